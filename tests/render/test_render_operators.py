@@ -81,7 +81,7 @@ def test_node_feature_discovery_tolerates_the_gpu_taint_beside_its_charts_own_ta
     assert keys == ["amd-dcm", "amd-gpu-unhealthy", "amd.com/gpu"]
 
 
-def test_the_device_config_is_created_after_the_operator_and_deleted_before_it(helm_operator):
+def test_the_amd_deviceconfig_is_created_after_the_operator_and_deleted_before_it(helm_operator):
     config = helm_operator.kubernetes_resource("DeviceConfig", "gpus")
     release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")
     assert release.urn in config.depends_on
@@ -101,7 +101,7 @@ def test_outputs_of_the_amd_gpu_operator_are_its_namespace_and_device_config(hel
     assert helm_operator.outputs == {"namespace": "kube-amd-gpu", "device_config": "gpus"}
 
 
-def test_the_device_config_can_select_nodes_by_their_shape():
+def test_the_amd_deviceconfig_can_select_nodes_by_their_oci_shape():
     selector = {"node.kubernetes.io/instance-type": SHAPE}
     matches = rendered(lambda: AmdGpuOperator("gpu", {"node_selector": selector}))
     assert matches.kubernetes("DeviceConfig", "gpus")["spec"]["selector"] == selector

@@ -428,7 +428,7 @@ def test_a_pool_without_gpus_has_a_flexible_shape_and_spans_all_availability_dom
     assert made.timeouts["create"] == "60m"
 
 
-def test_a_shape_that_is_not_flexible_has_no_configured_size():
+def test_a_pool_of_a_shape_that_is_not_flexible_has_no_configured_shape_size():
     assert "nodeShapeConfig" not in cpu_pool(CpuPool, shape="BM.Standard.E5.192", image_id="image").inputs
 
 
@@ -465,7 +465,7 @@ def image(checksum: str, uri: str = "https://objectstorage/o/image.oci") -> Decl
     return resource
 
 
-def test_an_image_is_imported_from_object_storage_with_its_checksum_as_tag():
+def test_a_node_image_is_imported_from_object_storage_with_its_checksum_as_tag():
     made = image("md5:" + "a" * 32)
     assert contract_breaches(made) == []
     assert made.inputs["imageSourceDetails"] == {
@@ -475,7 +475,7 @@ def test_an_image_is_imported_from_object_storage_with_its_checksum_as_tag():
     assert made.inputs["freeformTags"]["llmd-oke-checksum"] == "md5:" + "a" * 32
 
 
-def test_an_image_is_imported_again_for_another_checksum_but_not_for_another_link():
+def test_a_node_image_is_imported_again_for_another_checksum_but_not_another_link():
     assert image("md5:" + "a" * 32).name != image("md5:" + "b" * 32).name
     assert "imageSourceDetails" in image("md5:" + "a" * 32).ignore_changes
 

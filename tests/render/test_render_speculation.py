@@ -27,7 +27,7 @@ def config(container: dict[str, Any]) -> dict[str, Any]:
     return json.loads(word.partition("=")[2])
 
 
-def test_servers_of_both_roles_have_equal_drafting_settings(drafting):
+def test_prefill_and_decode_servers_have_equal_speculative_decoding_settings(drafting):
     rendered = drafting("deepseek-r1", tokens=2)
     containers = [vllm(rendered, f"deepseek-r1-{role}") for role in ("prefill", "decode")]
     assert config(containers[0]) == config(containers[1])
@@ -45,12 +45,12 @@ def test_draft_layers_in_the_models_own_files_are_loaded_at_the_models_commit(dr
     assert "revision" not in config(vllm(drafting("deepseek-r1", storage=CACHE), "deepseek-r1-decode"))
 
 
-def test_a_separate_draft_repository_is_downloaded_at_its_pinned_commit(drafting):
+def test_a_draft_models_own_repository_is_downloaded_at_its_pinned_commit(drafting):
     asked = config(vllm(drafting(KIMI, revision=COMMIT), "kimi-k2-5-decode"))
     assert (asked["model"], asked["revision"], asked["method"]) == (DRAFT, COMMIT, "eagle3")
 
 
-def test_a_pre_warmed_draft_is_loaded_from_its_folder(drafting):
+def test_a_pre_warmed_draft_model_is_loaded_from_its_folder(drafting):
     rendered = drafting(KIMI, storage=CACHE, revision=COMMIT)
     asked = config(vllm(rendered, "kimi-k2-5-decode"))
     folder = f"/model-cache/hub/models--lightseekorg--kimi-k2.5-eagle3-mla/snapshots/{COMMIT}"
@@ -63,7 +63,7 @@ def test_a_pre_warmed_draft_is_loaded_from_its_folder(drafting):
     assert argument in [word for container in first for word in container["args"]]
 
 
-def test_a_draft_in_a_bucket_has_no_pinned_commit(drafting):
+def test_a_draft_model_in_a_bucket_has_no_pinned_commit(drafting):
     bucket = {**CACHE, "prewarm": {"source": "object-storage"}}
     rendered = drafting(KIMI, storage=bucket)
     assert config(vllm(rendered, "kimi-k2-5-decode"))["model"] == DRAFT
@@ -71,12 +71,12 @@ def test_a_draft_in_a_bucket_has_no_pinned_commit(drafting):
     assert f"--draft={DRAFT}@main" in job["containers"][0]["args"]
 
 
-def test_settings_that_a_draft_requires_are_among_the_servers_arguments(drafting):
+def test_settings_that_a_draft_model_requires_are_among_the_servers_arguments(drafting):
     container = vllm(drafting("qwen3-next-80b-a3b-thinking", "agg-tp8-1r"), "qwen3-next-80b-a3b-thinking-aggregated")
     assert "--no-enable-chunked-prefill" in container["args"]
 
 
-def test_servers_with_and_without_drafts_do_not_exchange_kv_cache(rendered):
+def test_servers_with_and_without_draft_models_do_not_exchange_kv_cache(rendered):
     def versions(**engine: Any) -> set[str]:
         entry = model("1p-tp8-1d-tp8", model="deepseek-r1", engine=engine)
         items = rendered(stack(entry, nodes=2)).manifests()

@@ -68,7 +68,7 @@ def taggable(path: str, properties: Any, types: Any) -> Iterator[str]:
             yield from taggable(inner, types[kind.removeprefix("ref:")]["properties"], types)
 
 
-def test_the_kits_list_of_taggable_resources_equals_the_plug_ins_schema():
+def test_the_kits_list_of_taggable_resources_equals_the_oci_plug_ins_schema():
     schema = need_schema()
     unrecorded = ("oci:Budget/", "oci:Logging/unifiedAgentConfiguration:")
     recorded = {type_: places for type_, places in TAGGABLE.items() if not type_.startswith(unrecorded)}

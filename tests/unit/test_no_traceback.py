@@ -151,7 +151,7 @@ LINES = {
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".yaml", ".csv", ".log"])
 @settings(BOUNDED, max_examples=max(10, EXAMPLES // 3))
 @given(data=st.data())
-def test_a_mutated_results_file_is_compared_or_refused_without_a_traceback(
+def test_a_mutated_benchmark_result_is_compared_or_refused_without_a_traceback(
     tmp_path: Path, suffix: str, data: st.DataObject
 ):
     texts = [*map(json.dumps, DOCUMENTS[suffix]), *LINES.get(suffix, [])]
@@ -169,7 +169,7 @@ FIGURES = [path.read_text() for path in sorted((values_folder() / "latency").rgl
 
 @settings(BOUNDED, max_examples=max(10, EXAMPLES // 2))
 @given(data=st.data())
-def test_a_mutated_figures_file_is_read_or_refused_without_a_traceback(tmp_path: Path, data: st.DataObject):
+def test_a_mutated_latency_figures_file_is_read_or_refused_without_a_traceback(tmp_path: Path, data: st.DataObject):
     from llmd_oke.catalogue.latency_figures import read_figures  # noqa: PLC0415
 
     path = tmp_path / "figures.yaml"

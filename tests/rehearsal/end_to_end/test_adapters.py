@@ -57,7 +57,7 @@ def test_the_documented_curl_command_is_answered_by_the_adapter_that_it_names(se
     assert seen["typed"]["choices"]
 
 
-def test_an_answer_names_the_requested_model_or_with_old_pickers_its_revision(seen: dict[str, Any]) -> None:
+def test_an_answer_has_the_requested_model_name_or_with_old_pickers_a_revisions_name(seen: dict[str, Any]) -> None:
     """Pickers before v0.10.0, one of which may stand in, leave the revision's name in the answer."""
     said = [seen["answers"][name]["model"] for name in (BASE, "sql", "legal")]
     assert said in ([BASE, "sql", "legal"], [BASE, f"sql-{'a' * 12}", f"legal-{'b' * 12}"])

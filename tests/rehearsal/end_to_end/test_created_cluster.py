@@ -125,7 +125,7 @@ def test_after_each_fault_of_the_nightly_run_a_rehearsal_without_faults_recovers
     project.command("rehearse", "down", "--stack", stack)
 
 
-def test_node_feature_discovery_finds_the_gpus_that_the_operator_then_advertises(project: Project) -> None:
+def test_node_feature_discovery_finds_the_gpus_that_the_gpu_operator_then_advertises(project: Project) -> None:
     stack = "discovered"
     project.write(stack, **{**LAYER, "gpuPools": [POOL], "gpuStack": "helm-operator"})
     created = _rehearse(project, "--no-benchmark", stack=stack)

@@ -61,5 +61,5 @@ def test_the_pods_of_a_server_that_spans_nodes_are_on_nodes_of_one_pool(pods: li
     assert sorted(sorted(map(str, names)) for names in pools.values()) == [["east", "east"], ["west", "west"]]
 
 
-def test_kubernetes_groups_the_pods_of_a_server_by_the_label_of_their_controller(pods: list[dict[str, object]]):
+def test_kubernetes_groups_the_pods_of_a_server_by_their_leaderworkersets_label(pods: list[dict[str, object]]):
     assert [pod["keys"] for pod in pods] == [["leaderworkerset.sigs.k8s.io/group-key"]] * 4

@@ -69,5 +69,5 @@ def test_metrics_of_servers_count_every_answered_request_for_an_adapter(adapted:
         assert adapted[name]["statuses"] == {"200": adapted[name]["requests"]}
 
 
-def test_more_requests_find_their_adapter_loaded_with_lora_affinity(adapted: dict[str, Any]) -> None:
+def test_with_lora_affinity_more_requests_find_their_adapter_loaded_than_without(adapted: dict[str, Any]) -> None:
     assert adapted[WITH]["hits"] > adapted[WITHOUT]["hits"] + 0.2

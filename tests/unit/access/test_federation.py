@@ -69,7 +69,7 @@ def test_a_cluster_token_is_signed_with_the_ci_jobs_session(there: Issuers):
     assert f"ST${there.issued[0]}" in unquote(base64.urlsafe_b64decode(token).decode())
 
 
-def test_the_session_of_a_ci_job_is_renewed_while_it_works(there: Issuers):
+def test_the_oci_session_of_a_ci_job_is_renewed_while_the_job_runs(there: Issuers):
     with signed_in(exchange(there), ignore, renewed_after_s=0.01):
         first = there.issued[0]
         wait_for(lambda: api_key_signer().key_id != f"ST${first}")

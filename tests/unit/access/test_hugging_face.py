@@ -119,10 +119,10 @@ def test_an_oversized_model_config_is_refused(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     "repository", ["large", "acme/", "../etc/passwd", "acme/..", "acme/a/b", "acme/a?b", "a b/c", ""]
 )
-def test_an_invalid_repository_name_is_never_requested(repository: str):
+def test_an_invalid_hugging_face_repository_name_is_never_requested(repository: str):
     assert "repository of Hugging Face" in refusal(files, repository)
 
 
 @pytest.mark.parametrize("revision", ["../main", "a/../b", "main?x", "", "a b"])
-def test_an_invalid_revision_is_never_requested(revision: str):
+def test_an_invalid_hugging_face_revision_is_never_requested(revision: str):
     assert "revision" in refusal(files, revision=revision)

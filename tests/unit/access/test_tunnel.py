@@ -254,7 +254,7 @@ def test_an_error_of_oci_ends_the_wait_for_a_cluster(ssh: Any, port: int):
         Tunnel(find, port, Told(), QUICK).keep()
 
 
-def test_the_tunnel_starts_ssh_again_if_it_fails_at_first(ssh: Any, port: int):
+def test_the_tunnel_starts_ssh_again_if_ssh_fails_at_first(ssh: Any, port: int):
     starts, progress = ssh("refuse", "refuse"), Told()
     with Tunnel(found(Oci()), port, progress, QUICK).beside():
         progress.until_open()

@@ -58,7 +58,7 @@ def test_opening_another_project_removes_the_first_projects_catalogue_entries(tm
     assert catalogue.model(MINE) is None
 
 
-def test_a_changed_entry_is_read_again_when_the_project_is_opened_again(tmp_path: Path):
+def test_a_changed_catalogue_entry_is_read_again_when_its_project_is_reopened(tmp_path: Path):
     file = write_entry(tmp_path, f"models/{MINE}", model_entry(MINE))
     first = catalogue.model(MINE)
     open_project(tmp_path)

@@ -151,7 +151,7 @@ def test_a_cluster_without_a_mode_is_answered_with_all_modes():
         ([], "it is a list"),
     ],
 )
-def test_an_invalid_number_is_reported_with_what_is_wrong_with_it(value: Any, why: str):
+def test_an_invalid_number_in_a_stack_file_is_reported_with_the_reason(value: Any, why: str):
     assert problem("gpuPools", 0, "size", value=value).why == why
 
 
@@ -161,7 +161,7 @@ def test_an_environment_variable_name_that_kubernetes_refuses_is_refused():
     assert result.accepted.startswith("letters, digits and underscores")
 
 
-def test_every_missing_key_is_reported():
+def test_every_missing_key_of_a_stack_file_is_reported():
     assert [result.path for result in problems({})] == ["gpuPools", "release"]
 
 
@@ -243,11 +243,11 @@ NAMES = ["BM.GPU.MI300X.8", "BM.GPU.H100.8", "llama-3.3-70b-instruct-fp8-dynamic
     ("written", "first"),
     [("bm.gpu.mi300x.8", NAMES[0]), ("llama-3.3-70b", NAMES[2]), ("BM.GPU.H10O.8", NAMES[1])],
 )
-def test_an_unknown_name_is_answered_with_the_most_similar_name_first(written: str, first: str):
+def test_the_error_for_an_unknown_name_lists_the_most_similar_name_first(written: str, first: str):
     result = did_you_mean(written, NAMES)
     assert result.startswith(f"{first}? or another of ")
     assert result.count(first) == 1
 
 
-def test_an_unknown_name_without_a_similar_one_is_answered_with_all_names():
+def test_the_error_for_an_unknown_name_without_a_similar_one_lists_all_names():
     assert did_you_mean("x", NAMES) == f"one of {', '.join(NAMES)}"

@@ -38,7 +38,7 @@ def test_experiment_plan_states_the_basis_of_durations_and_price(recipe_file: Pa
     assert "at list price" in shown
 
 
-def test_a_run_that_costs_money_needs_confirmation_and_a_terminal_or_yes(recipe_file: Path, tmp_path: Path):
+def test_experiment_run_without_a_terminal_or_yes_starts_nothing_that_costs_money(recipe_file: Path, tmp_path: Path):
     ended = experiment("run", recipe_file, tmp_path)
     assert isinstance(ended.exception, KitError)
     assert "at list price" in ended.stdout

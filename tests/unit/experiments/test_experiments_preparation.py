@@ -35,7 +35,7 @@ def test_a_real_run_uses_only_gpus_that_the_stacks_own_models_leave_free(tmp_pat
     assert "leave 7" in problem.why
 
 
-def test_a_stack_without_free_gpus_is_refused_with_a_remedy(tmp_path: Path):
+def test_an_experiment_on_a_stack_without_free_gpus_is_refused_with_a_remedy(tmp_path: Path):
     experiment(tmp_path, RunOptions())
     own = small_model("agg-tp1-8r")
     with pytest.raises(KitError) as error:

@@ -65,12 +65,12 @@ def test_a_damaged_file_of_forecasts_is_reported_without_a_traceback(tmp_path: P
 
 
 @pytest.mark.parametrize("changes", [{"topology": "agg-tp1-2r"}, {"copies": 2}, {"max_num_seqs": 64}])
-def test_a_stack_file_that_was_changed_after_apply_is_refused(tmp_path: Path, changes: dict[str, Any]):
+def test_tune_verify_refuses_a_stack_file_that_was_changed_after_tune_apply(tmp_path: Path, changes: dict[str, Any]):
     with pytest.raises(KitError, match="Apply again"):
         subject(tmp_path, **changes)
 
 
-def test_a_forecast_that_assumes_prefix_cache_hits_is_not_verified(tmp_path: Path):
+def test_tune_verify_refuses_a_forecast_that_assumes_prefix_cache_hits(tmp_path: Path):
     with pytest.raises(KitError, match=r"for 40% of prompt tokens.*\n.*tune watch --stack s"):
         subject(tmp_path, prefix_cache_hit_share=0.4)
 
@@ -102,7 +102,7 @@ def test_tune_verify_judges_forecasts_by_the_tolerance_but_never_bounds():
 
 
 @pytest.mark.parametrize(("there", "refused"), [(1, True), (2, False), (3, True)])
-def test_a_cluster_with_other_servers_than_the_stack_file_is_refused(there: int, refused: bool):
+def test_tune_verify_refuses_a_cluster_with_other_servers_than_the_stack_file(there: int, refused: bool):
     topology = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, Parallelism(1)),))
     endpoints = tuple(MetricsEndpoint("aggregated", f"pod-{i}", f"http://pod-{i}") for i in range(there))
     plan = SmokePlan("http://service", "m", topology, 64, 8, metrics=endpoints)

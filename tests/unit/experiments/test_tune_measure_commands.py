@@ -59,13 +59,13 @@ def test_tune_plan_for_a_model_that_is_not_in_the_stack_needs_option_workload(tm
     assert "--workload" in (ended.exception.remedy or "")
 
 
-def test_a_stack_without_free_gpus_is_refused_with_a_remedy(tmp_path: Path):
+def test_tune_plan_for_a_stack_without_free_gpus_is_refused_with_a_remedy(tmp_path: Path):
     ended = tune("plan", project(tmp_path, models=[small_model("agg-tp8-1r")]))
     assert isinstance(ended.exception, KitError)
     assert "--gpus" in (ended.exception.remedy or "")
 
 
-def test_measurements_that_cost_money_need_confirmation(tmp_path: Path):
+def test_tune_run_without_confirmation_starts_nothing_that_costs_money(tmp_path: Path):
     ended = tune("run", project(tmp_path))
     assert isinstance(ended.exception, KitError)
     assert not isinstance(ended.exception, InvalidStack)

@@ -285,7 +285,7 @@ def test_nodes_of_a_managed_pool_are_drained_and_replaced_one_by_one():
     assert oci.cluster.progress.news[-1] == "all nodes were launched as the stack file says"
 
 
-def test_a_broken_node_of_a_managed_pool_is_replaced_by_its_name():
+def test_a_node_of_a_managed_pool_is_replaced_if_its_name_is_given():
     oci = PoolOfOke("new", "new", "new")
     assert oci.replace("inst-1-mi300x") == 0
     assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.1"]
@@ -311,7 +311,7 @@ def test_nodes_without_gpus_are_not_replaced():
         ([held(JOB, "mi300x-gate-job")], []),
     ],
 )
-def test_pools_whose_nodes_never_passed_the_gate_are_reported(gate: list[dict[str, Any]], names: list[str]):
+def test_pools_whose_nodes_never_passed_the_node_gate_are_reported(gate: list[dict[str, Any]], names: list[str]):
     unready = nodes.unready_pools([MANAGED, SYSTEM, *gate], PLAN)
     assert [pool.name for pool in unready] == names
 

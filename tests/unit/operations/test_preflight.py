@@ -182,7 +182,7 @@ def test_an_unknown_name_of_a_service_limit_is_reported_with_similar_names():
     assert "72 GPUs" in finding.remedy
 
 
-def test_only_limits_of_an_availability_domain_are_queried_with_the_domain():
+def test_only_service_limits_of_an_availability_domain_are_queried_with_its_name():
     client = FakeOci(ANSWERS)
     preflight(client, validate(created_stack()), read_text=read_index)
     asked = {path: query for path, query in client.asked if "resourceAvailability" in path}
@@ -514,7 +514,7 @@ def test_a_file_with_another_checksum_behind_the_image_link_is_a_problem():
     assert MD5 in finding.value
 
 
-def test_an_image_checksum_of_another_algorithm_than_ocis_is_unknown():
+def test_with_another_checksum_algorithm_than_ocis_the_image_check_is_unknown():
     assert look_at_import(StoredFile(1, ("sha256:" + "0" * 64,))).verdict is Verdict.UNKNOWN
     assert look_at_import(StoredFile(1, ())).verdict is Verdict.UNKNOWN
 

@@ -47,7 +47,7 @@ def test_a_comparison_page_has_tables_and_all_charts(both):
     assert text.count("<svg") == text.count("</svg>") > 3
 
 
-def test_a_page_of_a_single_load_has_its_table_before_the_charts(both):
+def test_a_comparison_page_of_a_single_load_has_its_table_before_the_charts(both):
     a, b = (SideResults(Side(item.side.name, item.side.rows[:3]), latencies=item.latencies) for item in both)
     text = comparison_page(compare(a.side, b.side), a, b)
     assert text.index("3 runs of A") < text.index("Throughput per GPU")

@@ -169,7 +169,7 @@ def test_bucket_objects_that_cannot_be_verified_are_counted_and_not_kept(bucket:
     assert len(bucket.asked_for(LARGE)) == 1
 
 
-def test_files_without_a_checksum_are_refused_before_any_download(bucket: Hub, tmp_path: Path, capfd):
+def test_bucket_files_without_a_checksum_are_refused_before_they_are_downloaded(bucket: Hub, tmp_path: Path, capfd):
     bucket.unlisted = {LARGE}
     assert from_bucket(tmp_path) == 1
     assert "1 of 2 files can't be verified, because they have no checksum: model.safetensors" in capfd.readouterr().err
@@ -177,7 +177,9 @@ def test_files_without_a_checksum_are_refused_before_any_download(bucket: Hub, t
 
 
 @pytest.mark.parametrize("header", ["opc-content-sha256", "opc-multipart-md5", "Content-MD5"])
-def test_a_checksum_missing_in_the_listing_is_read_from_the_objects_headers(bucket: Hub, tmp_path: Path, header: str):
+def test_a_checksum_that_a_bucket_listing_lacks_is_read_from_the_objects_headers(
+    bucket: Hub, tmp_path: Path, header: str
+):
     content = bucket.files[LARGE]
     checksums = {
         "opc-content-sha256": base64.b64encode(hashlib.sha256(content).digest()).decode(),
@@ -217,7 +219,7 @@ def test_a_bucket_with_other_files_than_the_pinned_ones_is_refused(bucket: Hub, 
     assert f"not the pinned {commit}" in capfd.readouterr().err
 
 
-def test_another_commit_than_the_pinned_one_is_refused(hub: Hub, tmp_path: Path, capfd):
+def test_a_repository_that_answers_with_another_commit_than_pinned_is_refused(hub: Hub, tmp_path: Path, capfd):
     assert run(tmp_path, f"--revision={'d' * 40}") == 1
     assert f"it answers with commit {COMMIT}" in capfd.readouterr().err
 
@@ -247,7 +249,9 @@ def test_an_invalid_secret_never_appears_in_the_output_of_pre_warming(hub, tmp_p
     assert status == (0 if name == "HF_TOKEN" and "/" in value else 1)
 
 
-def test_a_line_break_after_a_token_is_ignored(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_line_break_after_the_hugging_face_token_is_ignored(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
     assert run(tmp_path) == 0
     assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
@@ -415,7 +419,7 @@ def test_a_hugging_face_listing_that_has_a_file_twice_is_refused(
     assert "the listing has a file twice" in capsys.readouterr().err
 
 
-def test_two_models_do_not_write_to_one_unfinished_vocabulary(tmp_path: Path) -> None:
+def test_two_models_download_a_vocabulary_to_different_unfinished_files(tmp_path: Path) -> None:
     models = [places.CacheFolder(tmp_path, name, "main") for name in ("owner/model", "owner/other")]
     assert models[0].unfinished != models[1].unfinished
 

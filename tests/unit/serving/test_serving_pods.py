@@ -280,7 +280,7 @@ def test_pods_whose_sidecar_does_not_read_the_api_server_get_no_token_for_it(rol
     assert "api-access" not in str(pod)
 
 
-def test_in_release_0_6_0_the_routing_sidecar_does_not_restrict_prefill_servers():
+def test_in_llm_d_0_6_0_the_routing_sidecar_does_not_restrict_prefill_servers():
     assert "ssrf" not in str(units.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
 
 

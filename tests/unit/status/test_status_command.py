@@ -187,7 +187,7 @@ def test_a_stack_that_is_not_deployed_is_reported_as_an_outage(run: Run, cluster
     assert symptoms(run("status", "--json"))[0]["what"].endswith("answers: nothing is deployed")
 
 
-def test_an_image_that_differs_from_the_stack_file_is_reported(run: Run, cluster: StackCluster):
+def test_a_running_image_that_differs_from_the_stack_file_is_reported(run: Run, cluster: StackCluster):
     cluster.pod(DECODE)["spec"]["containers"][0]["image"] = "docker.io/vllm/vllm-openai-rocm:v0.1.0"
     assert only_symptom(run)["what"] == "decode/vllm runs v0.1.0, and is v0.26.0 by the stack file"
 

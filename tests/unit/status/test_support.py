@@ -49,7 +49,7 @@ def packed(run: Run, folder: Path, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", SECRETS)
-def test_texts_that_look_like_secrets_are_redacted(text: str):
+def test_support_archives_redact_texts_that_look_like_secrets(text: str):
     assert HIDDEN in redact_text(f"a {text} b")
     assert not {"abcdef0123456789", TOKEN} & set(redact_text(text).replace("\n", " ").split())
     assert "abcdef0123456789" not in redact_text(text)
@@ -57,16 +57,16 @@ def test_texts_that_look_like_secrets_are_redacted(text: str):
 
 @pytest.mark.parametrize("text", ["x" * 300_000, "token" * 60_000, "a:b" * 100_000, "://" + "a" * 300_000])
 @pytest.mark.timeout(20)
-def test_lines_of_any_length_are_redacted_quickly(text: str):
+def test_support_archives_keep_long_lines_without_secrets_unchanged(text: str):
     assert redact_text(text) == text
 
 
 @pytest.mark.parametrize("text", SAFE)
-def test_texts_that_only_resemble_secrets_are_not_redacted(text: str):
+def test_support_archives_keep_texts_that_only_resemble_secrets(text: str):
     assert redact_text(text) == text
 
 
-def test_documents_are_redacted_by_names_of_keys_and_variables():
+def test_support_archives_redact_values_of_secret_keys_and_environment_variables():
     document = {
         "env": [{"name": "HF_TOKEN", "value": "x"}, {"name": "PORT", "value": "8000"}],
         "config": {"llmd-oke:modelSourceUrl": {"secure": "v1:x"}},
