@@ -42,7 +42,7 @@ def second(cluster: FirstStack | None = None, **config: str) -> Rendered:
     return declared(run, config=config, cluster=cluster or FirstStack())
 
 
-def test_an_example_deploys_prefill_and_decode_servers_on_an_existing_cluster():
+def test_the_existing_cluster_example_deploys_prefill_and_decode_servers():
     made = first()
     assert made.kubernetes("Deployment", "gpt-oss-120b-prefill")["spec"]["replicas"] == 4
     assert vllm(made, "gpt-oss-120b-decode")["resources"]["limits"]["amd.com/gpu"] == "1"

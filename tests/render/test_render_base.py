@@ -24,7 +24,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_stack_on_a_base_file_declares_the_same_as_one_written_in_full(project: Path):
+def test_a_stack_with_a_base_file_declares_the_same_resources_as_one_in_full(project: Path):
     changes = {"namespace": "dev", "gpuPools": {"mi300x": {"size": 10}}, "smoke": {"requests": 8}}
     flat = created_stack(created_pool(size=10), namespace="dev", smoke={"where": "none", "requests": 8})
     based = render({"base": "shared.yaml", **changes}, project=project)

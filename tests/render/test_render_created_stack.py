@@ -361,7 +361,7 @@ def test_a_tunnel_changes_only_the_api_servers_address_among_the_declared_resour
     assert "127.0.0.1:6443" in tunnelled["pulumi:providers:kubernetes", "operators"]
 
 
-def test_gpu_nodes_are_labelled_against_okes_device_plug_in_unless_the_stack_uses_it(rendered: Any):
+def test_gpu_nodes_have_okes_gpu_device_plug_in_disabled_unless_the_stack_uses_it(rendered: Any):
     def disabled(**changes: Any) -> bool:
         pool = rendered(cluster_layer(**changes)).resource(NODE_POOL, "mi300x-node-pool")
         labels = {label["key"]: label["value"] for label in pool.inputs["initialNodeLabels"]}

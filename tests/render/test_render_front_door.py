@@ -210,7 +210,7 @@ def test_a_request_without_max_tokens_counts_as_what_its_servers_may_generate(re
     )
 
 
-def test_unknown_request_lengths_count_as_at_least_the_longest_sequence_of_any_model():
+def test_assumed_request_lengths_cover_the_longest_sequence_of_any_catalogued_model():
     lengths = [entry.max_model_len for name in catalogue.model_names() if (entry := catalogue.model(name))]
     assert max(lengths) <= bounds().longest_sequence
 

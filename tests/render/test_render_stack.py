@@ -202,7 +202,7 @@ def test_every_kubernetes_object_except_crds_has_the_kits_label(stack):
             assert manifest["metadata"]["labels"]["app.kubernetes.io/part-of"] == "llmd-oke", manifest["kind"]
 
 
-def test_the_namespace_admits_pods_that_lock_memory(rehearsal):
+def test_the_namespace_of_servers_enforces_the_privileged_pod_security_standard(rehearsal):
     labels = rehearsal.kubernetes("Namespace", "llm-d")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 

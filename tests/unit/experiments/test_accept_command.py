@@ -124,7 +124,7 @@ def test_an_acceptance_jobs_roles_and_bindings_are_deleted_when_it_ends(cluster:
     assert cluster.deleted == rights
 
 
-def test_a_failed_node_is_reported_with_its_measurements_and_exits_with_1(cluster: Cluster, run: Run) -> None:
+def test_the_accept_command_exits_with_1_and_shows_the_fault_of_a_failed_node(cluster: Cluster, run: Run) -> None:
     cluster.results = [SOUND, DEAD]
     ended = run()
     assert ended.exit_code == 1

@@ -61,7 +61,7 @@ def test_models_of_an_experiment_are_deployed_in_a_separate_stack(tmp_path: Path
     assert "s-experiment" in config.stacks(tmp_path)
 
 
-def test_a_failed_update_of_an_experiment_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_update_of_an_experiments_stack_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     Cli(tmp_path, monkeypatch, up=255)
     real, models = deployer(tmp_path)
     with pytest.raises(KitError, match="The update failed"):

@@ -98,7 +98,7 @@ def test_tune_watch_reports_too_few_requests_in_a_single_json_document(watch: An
     assert isinstance(result.exception, SystemExit)
 
 
-def test_an_interrupted_watch_shows_what_was_observed_before(watch: Any):
+def test_tune_watch_that_ends_with_an_error_shows_what_it_observed_before(watch: Any):
     result = watch(end=KitError("The pods can't be listed."))
     assert (result.exit_code, "1500 requests" in result.stdout) == (1, True)
     assert "The pods can't be listed." in result.stderr
@@ -108,7 +108,7 @@ def test_tune_watch_without_any_reading_of_counters_is_an_error(watch: Any):
     assert "can't be listed" in str(watch(end=KitError("The pods can't be listed."), duration_s=0.0).exception)
 
 
-def test_ctrl_c_ends_a_watch_with_what_was_observed(watch: Any):
+def test_ctrl_c_ends_tune_watch_which_shows_what_it_observed(watch: Any):
     result = watch(end=KeyboardInterrupt())
     assert result.exit_code == 130
     assert "1500 requests" in result.output

@@ -39,14 +39,14 @@ def test_rendering_an_object_other_than_a_secret_with_a_secret_value_is_refused(
         rendering_of("prod", [declared("a", secret_inputs=frozenset({"data.token"}))])
 
 
-def test_rendered_objects_omit_fields_that_other_controllers_own():
+def test_rendered_objects_omit_fields_that_pulumi_is_told_to_ignore():
     servers = declared("a", "Deployment", inputs={"spec": {"replicas": 2, "paused": False}})
     scaled = declared("b", "Deployment", inputs=servers.inputs, ignore_changes=("spec.replicas",))
     specs = [item.manifest["spec"] for item in rendering_of("prod", [servers, scaled]).objects]
     assert specs == [{"replicas": 2, "paused": False}, {"paused": False}]
 
 
-def test_only_a_changed_job_is_rendered_under_another_name():
+def test_a_rendered_jobs_generated_name_changes_only_with_its_spec():
     def name(seconds: int, **metadata: str) -> str:
         job = declared("smoke", "Job", inputs={"metadata": metadata, "spec": {"activeDeadlineSeconds": seconds}})
         (item,) = rendering_of("prod", [job]).objects

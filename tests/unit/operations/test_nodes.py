@@ -36,7 +36,7 @@ def anew(*indices: int) -> list[str]:
     return [*(f"state unprotect {item} --yes" for item in instances), f"up --yes --skip-preview {' '.join(chosen)}"]
 
 
-def test_an_instance_is_drained_before_it_is_replaced():
+def test_a_self_managed_instance_is_drained_before_it_is_replaced():
     there = ClusterForTests([node("n", "ocid1.instance.0")], [pod("decode-0", "n")])
     cli = Cli(document(), launched(0, current=False))
     cli.resources[0]["id"] = "ocid1.instance.0"
@@ -46,7 +46,7 @@ def test_an_instance_is_drained_before_it_is_replaced():
     assert there.history == ["cordoned n", "evicted decode-0", "launched anew", "uncordoned n"]
 
 
-def test_an_instance_that_could_not_be_replaced_is_uncordoned():
+def test_a_self_managed_instance_that_could_not_be_replaced_is_uncordoned():
     there = ClusterForTests([node("n", "ocid1.instance.0")])
     cli = Cli(document(), launched(0, current=False))
     cli.resources[0]["id"] = "ocid1.instance.0"
@@ -63,7 +63,7 @@ def changing(cli: Cli) -> list[str]:
     return [words for words in cli.asked if words.startswith(("up", "state"))]
 
 
-def test_outdated_instances_of_a_pool_are_replaced_one_after_the_other():
+def test_outdated_self_managed_instances_are_replaced_one_after_the_other():
     cli = Cli(document(), NODES)
     assert replaced(cli) == 0
     assert changing(cli) == [*anew(2), *anew(10)]
@@ -82,13 +82,13 @@ def test_nodes_are_not_replaced_while_the_stack_has_other_pending_changes():
     assert changing(cli) == []
 
 
-def test_a_node_that_is_not_in_the_stack_is_refused_with_the_stacks_nodes():
+def test_the_error_for_replacing_a_node_outside_the_stack_lists_the_stacks_nodes():
     with pytest.raises(KitError, match="no GPU node mi300x-7") as refused:
         replaced(Cli(document(), NODES), "mi300x-7")
     assert "mi300x-0, mi300x-2, mi300x-10" in (refused.value.remedy or "")
 
 
-def test_an_interrupted_replacement_is_continued_by_the_next_run():
+def test_an_interrupted_replacement_of_nodes_is_continued_by_the_next_run():
     instance = "oci:Core/instance:Instance"
     begun = (
         step("replace", instance, "mi300x-instance-1"),

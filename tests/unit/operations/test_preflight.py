@@ -107,7 +107,7 @@ def test_preflight_reports_an_add_on_version_that_oke_no_longer_has():
     assert "one of v26.1.0" in findings[1].remedy
 
 
-def test_preflight_reports_a_version_without_an_oke_image():
+def test_preflight_reports_a_kubernetes_version_without_an_oke_node_image():
     finding = only("node image", look({"containerengine /nodePoolOptions/all": {"sources": []}}))
     assert (finding.verdict, finding.path, finding.value) == (
         Verdict.PROBLEM,
@@ -356,7 +356,7 @@ def test_service_limits_are_checked_for_an_autoscaled_pools_maximum_size():
     assert "96 GPUs wanted" in finding.value
 
 
-def test_an_image_that_is_still_being_imported_is_a_problem():
+def test_a_node_image_that_oci_is_still_importing_is_a_problem():
     finding = only("image", look({f"compute /images/{IMAGE}": {"lifecycleState": "IMPORTING", "displayName": "u"}}))
     assert (finding.path, finding.verdict) == ("gpuPools[0].image.ocid", Verdict.PROBLEM)
 

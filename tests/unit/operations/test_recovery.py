@@ -385,7 +385,7 @@ def test_only_failed_creations_whose_outcome_is_unknown_count_as_pending():
     assert known.taken == ((recovery.pending_operations(state(POOL))[0], "ocid1.nodepool.1"),)
 
 
-def test_a_resource_created_without_an_answer_is_adopted_into_the_state(tmp_path: Path):
+def test_a_pool_whose_creation_got_no_answer_is_adopted_into_the_state(tmp_path: Path):
     cli, progress, log = Cli(state()), Listener(), tmp_path / "events.jsonl"
     client = FakeOci({POOLS: [pool(lifecycleState="ACTIVE")]})
     recovery.recover_unanswered(cli.pulumi, log, progress, lambda: client)

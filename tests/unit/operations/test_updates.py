@@ -269,13 +269,13 @@ def test_a_stack_without_the_autoscaler_add_on_is_not_refreshed(resources: tuple
     assert not reads(FIXED, *resources)
 
 
-def test_for_a_stack_that_creates_no_cluster_the_pulumi_state_is_not_read():
+def test_an_update_of_a_stack_that_creates_no_cluster_does_not_refresh_the_state():
     cli = Cli("", [ADD_ON])
     assert not with_refresh(cli.pulumi, PLAN).refresh
     assert cli.asked == []
 
 
-def test_a_pool_whose_creation_failed_is_refreshed_because_it_was_deleted():
+def test_after_a_failed_creation_of_a_pool_the_next_update_refreshes_the_state():
     assert reads(FIXED, OTHER, left("CREATING"))
 
 
@@ -308,7 +308,7 @@ FAILED_UPDATE = "updating urn:pulumi:prod::llmd-oke::x::gpu: 1 error occurred:\n
 
 @pytest.mark.parametrize(("type_", "outputs"), RECORDED)
 @pytest.mark.parametrize("error", [FAILED_CREATION, NOTHING_THERE], ids=["creation", "update that found nothing"])
-def test_a_pool_of_a_failed_creation_is_refreshed_in_any_recorded_state(
+def test_a_resource_whose_creation_failed_counts_as_gone_whatever_its_outputs_say(
     type_: str, outputs: dict[str, Any] | None, error: str
 ):
     assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[error]))
@@ -323,7 +323,7 @@ def test_a_pool_of_a_failed_update_is_refreshed_unless_oci_reports_it_as_existin
     assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[FAILED_UPDATE])) is not there
 
 
-def test_a_failed_acceptance_job_is_refreshed_as_it_deletes_its_role_bindings():
+def test_after_a_failed_acceptance_job_the_next_update_refreshes_the_pulumi_state():
     metadata = {"name": "acceptance-mi300x-1a2b", "namespace": "llmd-oke-acceptance"}
     job = left("", "kubernetes:batch/v1:Job", inputs={"metadata": metadata})
     assert reads(FIXED, job)
@@ -336,5 +336,5 @@ def test_a_failed_acceptance_job_is_refreshed_as_it_deletes_its_role_bindings():
     [left("ACTIVE"), left("CREATING", initErrors=None), left("CREATING", "kubernetes:apps/v1:Deployment")],
     ids=["failed later", "well", "of another kind"],
 )
-def test_resources_that_still_exist_after_a_failure_are_not_refreshed(resource: dict[str, Any]):
+def test_resources_that_still_exist_after_a_failed_update_do_not_count_as_gone(resource: dict[str, Any]):
     assert not is_gone_after_failure(resource)

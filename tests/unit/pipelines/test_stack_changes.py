@@ -122,7 +122,7 @@ def test_an_unknown_git_revision_is_refused_as_the_base_of_changes(repository: P
         changes_since(repository, revision, Listener())
 
 
-def test_a_checkout_of_an_earlier_revision_shares_reports_and_is_removed(repository: Path):
+def test_a_temporary_checkout_of_a_revision_uses_the_projects_reports_folder(repository: Path):
     (repository / "reports").mkdir()
     write(repository, "dev", stack(nodes=3))
     earlier = git(repository, "rev-parse", "main")

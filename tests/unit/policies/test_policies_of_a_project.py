@@ -77,7 +77,7 @@ def test_a_plain_text_secret_in_pulumi_settings_violates_a_mandatory_policy(tmp_
     assert "planted" not in problems[0]
 
 
-def test_policies_judge_a_public_front_door_without_its_keys_and_certificate(tmp_path: Path):
+def test_the_policy_check_of_a_public_front_door_needs_no_key_or_certificate(tmp_path: Path):
     policies = "levels: {client-authentication: mandatory, public-endpoints: mandatory, image-digests: 'off'}"
     plan = judged(tmp_path, policies, created_stack(cluster=NETWORK, frontDoor=PUBLIC))
     assert not [advice for advice in plan.advice if advice.text.startswith("policy ")]

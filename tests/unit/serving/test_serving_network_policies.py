@@ -36,7 +36,7 @@ def test_the_kits_part_of_label_alone_does_not_admit_a_pod_to_servers():
 
 
 @pytest.mark.parametrize("control_plane", [API, None])
-def test_servers_without_router_and_api_keys_admit_every_pod(control_plane):
+def test_servers_behind_neither_a_router_nor_api_keys_admit_every_pod(control_plane):
     assert None in peers(rules(routed=False, control_plane=control_plane), VLLM)
 
 
