@@ -94,7 +94,7 @@ OWN = {
 
 @BOUNDED
 @given(document=mutated([{path: entry} for path, entry in OWN.items()]), stack=st.sampled_from(["guide", "reference"]))
-def test_a_mutated_project_entry_is_used_or_refused_without_a_traceback(project: Path, document: Any, stack: str):
+def test_a_mutated_catalogue_entry_is_used_or_refused_without_a_traceback(project: Path, document: Any, stack: str):
     (project / "stacks" / f"Pulumi.{stack}.yaml").write_text((ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text())
     shutil.rmtree(project / "values", ignore_errors=True)
     entries = document if isinstance(document, dict) else {}

@@ -61,7 +61,7 @@ def test_the_body_of_an_oci_request_is_signed():
     assert "x-content-sha256" in request.headers["authorization"]
 
 
-def test_all_pages_of_a_list_of_oci_are_read():
+def test_every_page_of_a_paginated_oci_list_is_read():
     transport = Transport(answer([1, 2], opc_next_page="p2"), answer([3]))
     assert transport.client.get("identity", "/policies") == [1, 2, 3]
     assert transport.requests[1].url.params["page"] == "p2"
@@ -97,7 +97,7 @@ def test_a_request_that_may_have_been_executed_is_not_repeated():
     assert len(transport.requests) == 1
 
 
-def test_the_error_for_a_refused_request_has_ocis_message_and_no_query():
+def test_the_error_for_a_refused_oci_request_has_ocis_message_without_the_query():
     transport = Transport(answer({"code": "NotAuthorizedOrNotFound", "message": "no"}, 404))
     with pytest.raises(OciError) as refused:
         transport.client.get("compute", "/images/x", secret="s")

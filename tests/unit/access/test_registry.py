@@ -102,7 +102,7 @@ def test_remote_registries_are_queried_over_https_and_docker_hub_at_its_own_addr
     assert asked == ["https://registry-1.docker.io/v2/library/python/manifests/3.12"]
 
 
-def test_tokens_are_not_requested_over_plain_http_from_remote_hosts():
+def test_registry_tokens_are_not_requested_over_plain_http_from_remote_hosts():
     challenge = {"www-authenticate": 'Bearer realm="http://example.com/token"'}
     transport = httpx2.MockTransport(lambda _: httpx2.Response(401, headers=challenge))
     with pytest.raises(RegistryError) as caught:

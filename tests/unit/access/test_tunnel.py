@@ -234,7 +234,7 @@ def test_a_tunnel_waits_for_a_cluster_that_does_not_exist_yet(ssh: Any, port: in
     assert any("no active cluster prod" in item for item in progress.details)
 
 
-def test_waiting_for_a_cluster_can_have_a_time_limit(ssh: Any, port: int):
+def test_a_tunnels_wait_for_its_cluster_can_have_a_time_limit(ssh: Any, port: int):
     ssh()
 
     def find() -> tuple[OciClient, TunnelTarget]:
@@ -244,7 +244,7 @@ def test_waiting_for_a_cluster_can_have_a_time_limit(ssh: Any, port: int):
         Tunnel(find, port, Told(), QUICK).keep(patience_s=0)
 
 
-def test_an_error_of_oci_ends_the_wait_for_a_cluster(ssh: Any, port: int):
+def test_an_error_of_oci_ends_a_tunnels_wait_for_its_cluster(ssh: Any, port: int):
     ssh()
 
     def find() -> tuple[OciClient, TunnelTarget]:
@@ -304,7 +304,7 @@ def test_a_closed_tunnel_leaves_neither_bastion_session_nor_local_listener(ssh: 
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_an_occupied_local_port_is_reported(port: int):
+def test_an_occupied_local_port_of_the_tunnel_is_reported(port: int):
     with (
         socket.create_server(("127.0.0.1", port)),
         pytest.raises(KitError, match=f"127.0.0.1:{port} already"),

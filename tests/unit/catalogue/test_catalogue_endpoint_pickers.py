@@ -72,7 +72,7 @@ def test_the_preparedataplugins_gate_is_set_only_in_pickers_that_have_it():
         ({"plugins": [{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": True}}]}, "not of type"),
     ],
 )
-def test_plugins_that_a_picker_version_refuses_are_refused(change: dict[str, Any], refusal: str):
+def test_the_kit_refuses_a_picker_config_that_the_pickers_version_would_refuse(change: dict[str, Any], refusal: str):
     picker = endpoint_picker("v0.10.0")
     assert any(refusal in text for text in picker.refusals({**config(picker), **change}))
 

@@ -276,7 +276,7 @@ def test_the_error_for_an_unavailable_crd_file_says_where_to_put_the_file(folder
     assert str(folder / "crds" / "v1" / "a.yaml") in error.value.remedy
 
 
-def test_the_user_can_choose_the_cache_folder_of_crds(monkeypatch, tmp_path):
+def test_environment_variables_set_the_folder_in_which_downloaded_crds_are_cached(monkeypatch, tmp_path):
     monkeypatch.delenv("LLMD_OKE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert values.cache_folder() == tmp_path / "llmd-oke"

@@ -148,7 +148,7 @@ def test_images_copy_list_without_a_private_registry_is_refused_with_a_remedy():
 
 
 @pytest.mark.parametrize("prefix", ["https://x.io/a", "x", "iad.ocir.io/a/"])
-def test_an_invalid_private_registry_is_refused(prefix: str):
+def test_images_copy_list_refuses_an_invalid_name_of_a_private_registry(prefix: str):
     with pytest.raises(KitError, match=f"--mirror {prefix} is no private registry"):
         copy_list("--stack", "rehearsal", "--mirror", prefix)
 

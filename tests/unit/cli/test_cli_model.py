@@ -118,7 +118,7 @@ def test_model_add_refuses_invalid_arguments_with_the_accepted_form(arguments: l
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "[" * 100_000])
-def test_a_config_that_is_no_json_object_is_refused_by_its_name(content: str, tmp_path: Path):
+def test_model_add_refuses_a_model_config_that_is_no_json_object_by_its_path(content: str, tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(content)
     assert str(path) in refusal(str(path), *REPOSITORY)

@@ -133,7 +133,7 @@ def test_a_preview_report_lists_changed_resources_without_pulumi_components():
     assert said.index("| delete |") < said.index("| create |")
 
 
-def test_a_property_that_causes_a_replacement_is_emphasized():
+def test_a_preview_report_emphasizes_the_property_that_causes_a_replacement():
     said = judged(recorded("replace"))
     assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in said
 

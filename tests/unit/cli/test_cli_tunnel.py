@@ -135,7 +135,7 @@ def test_an_update_that_needs_a_tunnel_says_which_option_opens_one(command: Comm
     assert "--tunnel" in errors
 
 
-def test_an_api_server_setting_of_another_machine_is_refused_with_a_tunnel(command: Command, oci: Tenancy) -> None:
+def test_up_with_tunnel_refuses_an_api_server_setting_of_another_machine(command: Command, oci: Tenancy) -> None:
     code, _, errors = command("up", "--tunnel", **{"llmd-oke_apiServer": "https://10.0.0.6:6443"})
     assert code == 1
     assert "llmd-oke:apiServer is https://10.0.0.6:6443" in " ".join(errors.split())

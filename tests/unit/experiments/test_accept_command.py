@@ -98,7 +98,7 @@ def test_the_accept_command_with_the_option_node_tests_only_that_node(cluster: C
     assert [asked["only"] for asked in cluster.requests] == [["mi300x-1"]]
 
 
-def test_an_unknown_node_is_refused_before_anything_is_created(cluster: Cluster, run: Run) -> None:
+def test_the_accept_command_refuses_an_unknown_node_before_it_creates_anything(cluster: Cluster, run: Run) -> None:
     ended = run("--node", "other")
     assert ended.exit_code != 0
     assert "No pool of the stack has a node other" in str(ended.exception)
@@ -131,7 +131,7 @@ def test_the_accept_command_exits_with_1_and_shows_the_fault_of_a_failed_node(cl
     assert "mi300x-1 gpus: 7 of 8 GPUs" in ended.output
 
 
-def test_acceptance_results_are_printed_as_json(cluster: Cluster, run: Run) -> None:
+def test_the_accept_command_prints_the_results_of_nodes_as_json(cluster: Cluster, run: Run) -> None:
     cluster.results = [DEAD]
     ended = run("--json")
     assert ended.exit_code == 1
@@ -148,7 +148,7 @@ def test_a_failed_acceptance_job_is_reported_for_its_pool(run: Run, monkeypatch:
     assert "Only 1 of 3 nodes passed." in ended.output
 
 
-def test_an_unreachable_cluster_is_an_error_with_an_explanation(cluster: Cluster, run: Run) -> None:
+def test_the_accept_command_says_that_an_unreachable_clusters_nodes_cannot_be_read(cluster: Cluster, run: Run) -> None:
     def refuse(*_: object, **__: object) -> list[Any]:
         raise httpx2.ConnectError("refused")
 

@@ -42,11 +42,11 @@ def watch_fixture(monkeypatch):
     return lambda *answers: ClusterJobs(Cluster(*answers), SilentProgress()).await_end(PLACE, 60.0)
 
 
-def test_a_short_outage_of_the_api_server_does_not_end_a_job(watch):
+def test_a_short_outage_of_the_api_server_does_not_end_the_wait_for_a_job(watch):
     watch(httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow"), job("Complete"))
 
 
-def test_a_refusal_of_the_api_server_is_reported_at_once(watch):
+def test_a_refusal_of_the_api_server_ends_the_wait_for_a_job_at_once(watch):
     forbidden = httpx2.Response(
         403, json={"code": 403, "message": "forbidden"}, request=httpx2.Request("GET", "http://a")
     )
@@ -54,7 +54,7 @@ def test_a_refusal_of_the_api_server_is_reported_at_once(watch):
         watch(ApiError(response=forbidden))
 
 
-def test_an_outage_of_the_api_server_is_tolerated_for_a_limited_time(watch, monkeypatch):
+def test_a_long_outage_of_the_api_server_ends_the_wait_for_a_job(watch, monkeypatch):
     monkeypatch.setattr(jobs, "OUTAGE_S", -1.0)
     with pytest.raises(KitError, match="refused"):
         watch(httpx2.ConnectError("refused"))

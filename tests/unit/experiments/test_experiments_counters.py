@@ -192,7 +192,7 @@ def test_remote_prefill_proved_before_a_failed_reading_of_counters_stays_proved(
     assert "no answer at the last reading: no answer" in seen.notes
 
 
-def test_watching_ends_with_an_error_if_the_cluster_is_silent_beyond_the_limit():
+def test_tune_watch_ends_with_an_error_if_the_cluster_is_silent_for_too_long():
     result: list[CountedObservation] = []
     limit_s = tolerances().silence_s
     with pytest.raises(KitError, match="no answer"):
@@ -258,7 +258,7 @@ def reader_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Rea
     return Reader(plan, plan.models[0]), access
 
 
-def test_a_model_without_servers_cannot_be_watched(reader: tuple[Reader, FakeAccess]):
+def test_reading_the_counters_of_a_model_without_servers_is_an_error(reader: tuple[Reader, FakeAccess]):
     with pytest.raises(KitError, match="No server of gpt-oss-120b is there"):
         reader[0]()
 

@@ -17,17 +17,17 @@ def names(made: preparation.Experiment) -> list[str]:
     return [item.object_name for item in made.deployments]
 
 
-def test_deployments_that_fit_the_gpus_together_are_deployed_together(tmp_path: Path):
+def test_deployments_of_an_experiment_that_fit_the_gpus_together_are_in_one_round(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True))
     assert [[item.object_name for item in group] for group in made.rounds(names(made))] == [names(made)]
 
 
-def test_deployments_that_do_not_fit_together_are_deployed_one_after_another(tmp_path: Path):
+def test_deployments_of_an_experiment_that_do_not_fit_together_are_in_two_rounds(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=2, rehearsed=True))
     assert [len(group) for group in made.rounds(names(made))] == [1, 1]
 
 
-def test_a_real_run_uses_only_gpus_that_the_stacks_own_models_leave_free(tmp_path: Path):
+def test_an_experiment_on_real_nodes_may_use_only_gpus_that_the_stack_leaves_free(tmp_path: Path):
     with pytest.raises(InvalidStack) as refused:
         experiment(tmp_path, RunOptions(), deployments=[{"topology": "agg-tp1-8r"}])
     (problem,) = refused.value.problems

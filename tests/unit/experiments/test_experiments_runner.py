@@ -121,7 +121,7 @@ def test_an_interrupted_measurement_of_a_deployment_leaves_no_result(together: E
     assert folder.gather() == []
 
 
-def test_an_experiments_row_without_requests_is_refused_with_file_and_remedy(together: Experiment):
+def test_an_experiments_measurement_that_sent_no_request_is_an_error_with_its_file(together: Experiment):
     def measure_nothing(deployment: str, folder: RunFolder) -> int:
         fill(folder, deployment, folder.left(deployment)[0], requests=0)
         return 0

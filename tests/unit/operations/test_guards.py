@@ -33,7 +33,7 @@ def test_an_update_that_replaces_a_pool_is_refused_with_the_cause():
     assert "--allow-replace" in (refused.value.remedy or "")
 
 
-def test_all_destructive_changes_are_reported_at_once():
+def test_all_destructive_changes_of_an_update_are_reported_at_once():
     preview = parse(document(replaced_pool(), step("delete", CLUSTER, "prod")))
     with pytest.raises(KitError) as refused:
         refuse_losses(preview)

@@ -19,7 +19,9 @@ def pulumi(stack: str, ended: CommandResult, asked: list[Sequence[str]]) -> Pulu
     return PulumiCli(PROJECT, stack, "pulumi", run)
 
 
-def test_the_kubeconfig_of_a_created_cluster_is_used_while_it_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubeconfig_points_to_a_created_cluster_only_while_the_cluster_is_queried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("KUBECONFIG", "/home/me/.kube/another-cluster")
     asked: list[Sequence[str]] = []
     plan = planning.plan_stack_file(PROJECT, "reference")

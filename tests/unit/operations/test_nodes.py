@@ -299,7 +299,7 @@ def test_a_managed_node_that_cannot_be_drained_is_kept():
     assert (oci.detached, oci.cluster.is_cordoned("node-ocid1.instance.0")) == ([], False)
 
 
-def test_nodes_without_gpus_are_not_replaced():
+def test_replacing_outdated_nodes_leaves_nodes_without_gpus_alone():
     assert replaced(Cli(document(), [SYSTEM])) == 0
 
 

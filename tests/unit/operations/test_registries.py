@@ -49,13 +49,13 @@ def test_a_container_image_that_can_be_pulled_passes_with_its_current_digest(reg
     assert finding.value == f"vLLM: {registry.address}/{REPOSITORY}:v1 can be pulled, {digest} today"
 
 
-def test_a_locked_image_is_queried_as_nodes_pull_it(registry: Registry):
+def test_a_locked_image_is_queried_by_its_digest_as_nodes_pull_it(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     assert look(registry.address, digest).value.endswith("can be pulled as it is locked")
     assert any(request.endswith(digest) for request in registry.requests)
 
 
-def test_a_moved_tag_is_reported_but_does_not_stop_locked_images(registry: Registry):
+def test_an_image_tag_that_moved_is_reported_but_passes_if_its_digest_is_locked(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     moved = registry.push(REPOSITORY, "v1", 11)
     finding = look(registry.address, digest)
@@ -85,7 +85,7 @@ def test_an_image_that_a_registry_refuses_is_a_problem_with_a_remedy(registry: R
     assert "private, or gone" in denied.value
 
 
-def test_an_image_of_a_registry_that_does_not_answer_is_unknown():
+def test_the_check_of_an_image_is_unknown_if_its_registry_does_not_answer():
     with served(Registry()) as gone:
         pass
     finding = look(gone.address)
@@ -143,7 +143,7 @@ def test_a_chart_archive_without_a_checksum_is_reported_with_its_current_one(rep
         ("{", "gives no archive"),
     ],
 )
-def test_an_unexpected_answer_of_a_chart_repository_leaves_the_chart_unknown(
+def test_the_check_of_a_chart_is_unknown_after_an_unexpected_repository_answer(
     repository: str, tmp_path: Path, index: str, words: str
 ):
     (tmp_path / "index.yaml").write_text(index)
@@ -200,7 +200,7 @@ images:
     assert not update.unanswered
 
 
-def test_a_moved_tag_is_reported_and_locked_only_on_request():
+def test_the_new_digest_of_a_moved_image_tag_is_locked_only_on_request():
     answers = {A: StoredImage(ONE), B: StoredImage(THREE)}
     kept = after(answers)
     assert kept.moved == {B: (TWO, THREE)}

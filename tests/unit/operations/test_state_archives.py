@@ -95,7 +95,7 @@ def test_a_truncated_state_archive_is_refused(archive: Path):
             read(archive)
 
 
-def test_the_error_for_a_damaged_state_archive_names_the_file_of_other_checksum(archive: Path):
+def test_the_error_for_a_damaged_state_archive_names_the_file_whose_checksum_differs(archive: Path):
     with pytest.raises(KitError, match=r"is damaged: state\.json differs from its checksum"):
         read(rewritten(archive, state=json.dumps(state()).encode()))
 

@@ -265,7 +265,7 @@ def test_a_pool_that_is_no_longer_autoscaled_is_refreshed_from_oci():
 
 
 @pytest.mark.parametrize("resources", [(), (OTHER,)])
-def test_a_stack_without_the_autoscaler_add_on_is_not_refreshed(resources: tuple[dict[str, Any], ...]):
+def test_an_update_of_a_stack_without_the_autoscaler_add_on_does_not_refresh_it(resources: tuple[dict[str, Any], ...]):
     assert not reads(FIXED, *resources)
 
 

@@ -96,7 +96,7 @@ def test_the_amd_gpu_operators_driver_and_node_discovery_are_disabled():
 
 
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
-def test_chart_versions_are_pinned(name):
+def test_versions_of_the_operators_helm_charts_are_pinned(name):
     chart = operators.operator(name).chart
     assert chart.version.lstrip("v")[0].isdigit()
     assert chart.repository is not None or chart.artifact in kit_images()
@@ -150,7 +150,7 @@ def test_all_operator_pods_on_gpu_nodes_tolerate_the_nodes_taints():
     assert WANTED == [{"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}]
 
 
-def test_the_device_config_disables_the_driver():
+def test_the_amd_deviceconfig_disables_the_operators_own_gpu_driver():
     assert device_config("ns", None, [])["spec"]["driver"] == {"enable": False, "blacklist": False}
 
 

@@ -96,7 +96,7 @@ def test_distributions_of_very_different_values_have_a_logarithmic_axis():
     assert {"0.01", "0.1", "1", "10", "100"} <= set(texts(svg))
 
 
-def test_a_distribution_with_zeros_is_drawn():
+def test_a_distribution_chart_of_values_with_zeros_is_drawn():
     assert "a (measured)" in texts(distribution_svg([Samples("a", [0, 100], Basis.MEASURED)], title="t", x_label="ms"))
 
 

@@ -19,7 +19,7 @@ def test_html_in_the_texts_of_a_report_page_is_escaped(where):
     assert evil not in page(given["title"], [PageSection(given["heading"], given["text"], table)])
 
 
-def test_number_columns_are_aligned_to_the_right():
+def test_number_columns_in_tables_of_a_report_page_are_aligned_to_the_right():
     assert TABLE.numeric == [False, True, True]
     assert Table(("a",), [("8p-tp1",), ("2",)]).numeric == [False]
 
@@ -28,11 +28,11 @@ def test_a_table_cell_with_an_improved_value_has_the_css_class_good():
     assert 'class="number good">-3%' in page("t", [PageSection("h", table=TABLE)])
 
 
-def test_an_empty_line_in_a_pages_text_separates_html_paragraphs():
+def test_an_empty_line_in_a_report_pages_text_separates_html_paragraphs():
     assert page("t", [PageSection("h", "one\n\ntwo")]).count("<p>") == 2
 
 
-def test_a_page_has_styles_for_light_dark_and_print():
+def test_a_report_page_has_styles_for_light_dark_and_print():
     text = page("t", [])
     assert "prefers-color-scheme: dark" in text
     assert "@media print" in text

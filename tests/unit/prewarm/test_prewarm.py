@@ -93,7 +93,7 @@ def test_a_repository_without_weights_is_refused(hub: Hub, tmp_path: Path, capfd
     assert "no weights" in capfd.readouterr().err
 
 
-def test_a_cache_without_enough_space_is_refused_before_any_download(hub: Hub, tmp_path, capfd, monkeypatch):
+def test_a_model_cache_without_enough_space_is_refused_before_any_download(hub: Hub, tmp_path, capfd, monkeypatch):
     full = os.statvfs_result((1, 1, 100, 1, 1, 1, 1, 1, 0, 255))
     monkeypatch.setattr(transfer.os, "statvfs", lambda path: full)
     assert run(tmp_path) == 1
@@ -349,7 +349,7 @@ def test_a_vocabulary_is_added_to_weights_that_exist_already(hub: Hub, tmp_path:
     assert hub.requests == []
 
 
-def test_a_vocabulary_with_another_digest_than_announced_is_refused(hub: Hub, tmp_path: Path, capfd):
+def test_a_tokenizer_vocabulary_of_another_digest_than_announced_is_refused(hub: Hub, tmp_path: Path, capfd):
     assert with_vocabulary(hub, tmp_path, content=VOCABULARY[::-1]) == 1
     assert vocabularies(tmp_path) == {}
     assert "the content is not what was announced" in capfd.readouterr().err
@@ -389,7 +389,7 @@ def test_a_listed_file_whose_name_leaves_the_cache_is_refused_before_any_write(
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() in {b"evil", b"weights"}]
 
 
-def test_a_symbolic_link_in_the_cache_cannot_lead_out_of_it(hub: Hub, tmp_path: Path) -> None:
+def test_a_symbolic_link_in_the_model_cache_cannot_make_writes_leave_the_cache(hub: Hub, tmp_path: Path) -> None:
     cache, outside = tmp_path / "cache", tmp_path / "outside"
     outside.mkdir()
     (cache / "hub").mkdir(parents=True)
@@ -424,7 +424,7 @@ def test_two_models_download_a_vocabulary_to_different_unfinished_files(tmp_path
     assert models[0].unfinished != models[1].unfinished
 
 
-def test_a_complete_cache_contains_no_unfinished_file(hub: Hub, tmp_path: Path) -> None:
+def test_a_complete_model_cache_contains_no_unfinished_file(hub: Hub, tmp_path: Path) -> None:
     hub.broken["model-1.safetensors"] = 4000
     assert run(tmp_path) == 0
     assert not places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished.exists()

@@ -43,7 +43,7 @@ def test_a_lora_adapter_is_stored_where_vllms_resolver_looks(hub: Hub, tmp_path:
     assert (placed(tmp_path, "sql-1") / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
 
 
-def test_a_cache_without_adapters_has_the_folder_that_vllm_needs(hub: Hub, tmp_path: Path):
+def test_a_model_cache_without_adapters_has_the_adapter_folder_that_vllm_needs(hub: Hub, tmp_path: Path):
     assert run(tmp_path, wanted()) == 0
     assert placed(tmp_path, ".").is_dir()
 

@@ -32,7 +32,7 @@ def sources(labels: dict[str, str]) -> list[dict[str, Any]]:
     return [peer["podSelector"]["matchLabels"] for rule in rules for peer in rule["from"]]
 
 
-def test_every_pod_of_an_acceptance_has_a_network_policy() -> None:
+def test_every_pod_of_a_node_acceptance_has_a_network_policy() -> None:
     for labels in (of_node(), of_leader()):
         selectors = [spec["podSelector"]["matchLabels"] for spec in POLICIES if spec["podSelector"]]
         assert any(selector.items() <= labels.items() for selector in selectors)

@@ -29,7 +29,7 @@ def test_a_peer_name_that_stops_resolving_restarts_the_wait_for_peer_names():
     assert 30 + STEADY_S <= took_s <= 30 + STEADY_S + PAUSE_S
 
 
-def test_a_peer_name_with_several_addresses_does_not_end_the_wait():
+def test_the_wait_for_peer_names_goes_on_while_one_has_several_addresses():
     problem, took_s = waited(lambda _now: {**KNOWN, "prefill-0": {"10.0.0.1", "10.0.0.9"}})
     assert problem == "after 300 s without one steady address: prefill-0"
     assert took_s == 300

@@ -65,13 +65,13 @@ def test_a_connector_argument_is_refused_for_prefill_and_decode_servers(role):
         vllm.arguments(spec(role, engine={"extra_args": [DECODE_BENCH]}))
 
 
-def test_an_engine_setting_is_passed_as_a_vllm_flag_and_an_unknown_one_is_refused():
+def test_a_vllm_setting_is_passed_as_a_flag_and_an_unknown_one_is_refused():
     assert "--block-size=64" in vllm.arguments(spec(engine={"settings": {"block_size": "64"}}))
     with pytest.raises(KitError, match="'speed' is not known"):
         vllm.arguments(spec(engine={"settings": {"speed": "64"}}))
 
 
-def test_engine_settings_of_the_stack_file_are_passed_as_vllm_arguments():
+def test_vllm_settings_of_the_stack_file_are_passed_as_vllm_arguments():
     engine = {"max_model_len": 8192, "max_num_seqs": 64, "gpu_memory_utilization": 0.9, "block_size": 128}
     arguments = vllm.arguments(spec(engine=engine))
     assert {
@@ -221,7 +221,7 @@ def test_the_start_up_probe_waits_for_at_least_the_models_start_up_budget():
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 1802
 
 
-def test_resources_of_a_server_grow_with_its_gpus():
+def test_gpus_virtual_functions_and_memory_of_a_server_pod_grow_with_its_size():
     one, four = (vllm.resources(spec(size=size)) for size in (1, 4))
     assert one["requests"]["amd.com/gpu"] == "1"
     assert four["limits"] == {"amd.com/gpu": "4", "nvidia.com/sriov-rdma-vf": "4", "memory": "512Gi"}

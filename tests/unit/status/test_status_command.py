@@ -74,7 +74,7 @@ def test_a_node_that_is_not_ready_is_listed_first_with_its_reason(run: Run, clus
         (node(name="gone") | {"metadata": {"name": "other"}}, "pool mi300x has 0 of 1 nodes"),
     ],
 )
-def test_a_node_with_failed_checks_is_reported(run: Run, cluster: StackCluster, change: Any, words: str):
+def test_the_status_reports_a_node_with_failed_health_checks(run: Run, cluster: StackCluster, change: Any, words: str):
     cluster.nodes[:] = [change]
     assert words in only_symptom(run)["what"]
 
@@ -99,7 +99,7 @@ def test_a_crash_loop_is_reported_with_its_exit_reason_and_the_log_command(run: 
     assert told["remedy"].endswith("-c vllm --previous")
 
 
-def test_an_image_that_cannot_be_pulled_is_reported(run: Run, cluster: StackCluster):
+def test_the_status_reports_a_container_image_that_cannot_be_pulled(run: Run, cluster: StackCluster):
     troubled(cluster, PREFILL, **waiting("ImagePullBackOff", "Back-off pulling image"))
     assert "vllm: ImagePullBackOff: Back-off pulling image" in only_symptom(run)["what"]
 
@@ -167,7 +167,7 @@ def test_without_ready_prefill_servers_the_status_says_that_decode_prefills(run:
     )
 
 
-def test_manually_scaled_servers_are_reported(run: Run, cluster: StackCluster):
+def test_the_status_reports_deployments_that_were_scaled_manually(run: Run, cluster: StackCluster):
     cluster.deployment("-prefill")["spec"]["replicas"] = 1
     assert only_symptom(run)["remedy"] == "llmd-oke drift --stack s"
 

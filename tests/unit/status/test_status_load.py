@@ -65,7 +65,7 @@ def what(result: Result) -> list[str]:
     return [item["what"] for item in json.loads(result.stdout)["symptoms"]]
 
 
-def test_measured_load_is_shown_beside_its_targets(run: Run, cluster: StackCluster):
+def test_the_status_shows_measured_figures_beside_their_targets(run: Run, cluster: StackCluster):
     serve(cluster, remote)
     result = run("status")
     assert result.exit_code == 0
