@@ -79,7 +79,7 @@ def test_each_decision_has_status_context_decision_and_an_index_row(page: Path):
     assert f"| [{number}]({page.name}) | {decision} |" in (page.parent / "README.md").read_text()
 
 
-def test_the_index_of_how_tos_lists_every_page():
+def test_the_index_of_how_to_pages_lists_every_how_to_page():
     index = (DOCS / "how-to" / "README.md").read_text()
     pages = [page.name for page in DOCS.glob("how-to/*.md") if page.name != "README.md"]
     assert [page for page in pages if f"]({page})" not in index] == []

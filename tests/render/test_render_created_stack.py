@@ -504,7 +504,7 @@ def test_renaming_a_cluster_does_not_change_its_kubernetes_provider(rendered: An
     assert urns("renamed") == urns("prod")
 
 
-def test_renaming_an_oke_cluster_updates_it_its_network_and_its_pools_in_place(rendered: Any):
+def test_renaming_an_oke_cluster_updates_cluster_network_and_pools_in_place(rendered: Any):
     """The plug-in replaces what can't be renamed: policies and the bastion."""
 
     def resources(name: str) -> dict[tuple[str, str], Declared]:

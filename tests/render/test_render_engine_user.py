@@ -23,7 +23,7 @@ def test_servers_run_as_the_configured_user_with_the_groups_of_the_gpu_devices(a
     assert pod(as_user, server)["spec"]["securityContext"]["supplementalGroups"] == [44, 109]
 
 
-def test_the_configured_user_has_the_group_of_the_container_that_fills_the_cache(varied: Any):
+def test_the_vllm_user_has_the_group_of_the_container_that_fills_the_model_cache(varied: Any):
     stack = varied(stack={"storage": CACHE}, engine=USER)
     (fills,) = [
         item for item in pod(stack, "gpt-oss-120b-decode")["spec"]["initContainers"] if item["name"] == "prewarm"
@@ -31,7 +31,7 @@ def test_the_configured_user_has_the_group_of_the_container_that_fills_the_cache
     assert vllm(stack, "gpt-oss-120b-decode")["securityContext"]["runAsGroup"] == fills["securityContext"]["runAsGroup"]
 
 
-def test_the_configured_users_home_is_tmp_and_its_cache_folders_are_writable(as_user: Rendered):
+def test_the_home_of_the_vllm_user_is_tmp_and_its_cache_folders_are_writable(as_user: Rendered):
     """Home and caches are in folders of the pod, or in the one that everybody may write to."""
     server = vllm(as_user, "gpt-oss-120b-decode")
     home = {item["name"]: item.get("value") for item in server["env"]}["HOME"]

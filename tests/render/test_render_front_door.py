@@ -44,7 +44,7 @@ def secured(rendered: Any) -> Rendered:
     return rendered(stack(model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE, frontDoor=door), **secrets())
 
 
-def test_a_clients_present_and_next_api_key_both_identify_it(rendered: Any):
+def test_a_clients_present_and_next_api_key_both_identify_the_client(rendered: Any):
     door = {"authentication": KEYS, **TRUSTED}
     both = {"frontDoorKeys": json.dumps({"alice": ALICE}), "frontDoorNextKeys": json.dumps({"alice": NEXT})}
     (access,) = [
@@ -264,7 +264,7 @@ def test_only_the_front_doors_kubernetes_provider_makes_configmaps_mutable(secur
 
 
 @pytest.mark.parametrize(("exposure", "internal"), [("internal", "true"), ("public", "false")])
-def test_the_load_balancer_is_in_the_subnet_and_security_group_of_the_stack(
+def test_the_front_doors_load_balancer_is_in_the_stacks_subnet_and_security_group(
     rendered: Any, exposure: str, internal: str
 ):
     door = {"exposure": exposure, "host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED}
@@ -280,7 +280,7 @@ def test_the_load_balancer_is_in_the_subnet_and_security_group_of_the_stack(
     assert role.replace("_", "-") in notes["oci-network-security-groups"].replace("_", "-")
 
 
-def test_an_expired_certificate_is_refused_before_any_resource_is_declared(rendered: Any):
+def test_an_expired_front_door_certificate_is_refused_before_anything_is_declared(rendered: Any):
     key, end = private_key(), datetime(2026, 1, 31, tzinfo=UTC)
     pair = {"chain": certificate(key, HOST, end).chain, "key": key.pem}
     door = {"host": HOST, "tls": {"kind": "config"}}

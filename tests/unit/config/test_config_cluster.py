@@ -75,7 +75,7 @@ def test_invalid_cluster_settings_are_reported_in_terms_of_oci_and_kubernetes(
     assert accepted in problem.accepted
 
 
-def test_an_image_checksum_without_its_algorithm_is_refused():
+def test_a_node_images_checksum_without_its_algorithm_is_refused():
     image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "0" * 32}}
     assert "md5: or sha256:" in only(pool={"image": image}).accepted
 

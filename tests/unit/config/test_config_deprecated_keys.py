@@ -95,7 +95,7 @@ def test_a_deprecated_key_beside_its_replacement_is_refused():
         (["--all2all-backend=mori_low_latency"], {"all2AllBackend": "mori_low_latency"}),
     ],
 )
-def test_vllm_arguments_that_became_keys_are_replaced_by_the_keys(arguments: list[str], engine: dict):
+def test_vllm_arguments_that_became_stack_file_keys_are_replaced_by_those_keys(arguments: list[str], engine: dict):
     written = stack(model("agg-tp1-8r", engine={"extraArgs": arguments}))
     replaced, problems = replace_keys(written, deprecated_keys())
     assert (written["models"][0]["engine"], problems) == (engine, [])
@@ -111,7 +111,7 @@ def test_vllm_arguments_that_became_keys_are_replaced_by_the_keys(arguments: lis
         (["--speculative-config={}"], "what replaces it is a decision"),
     ],
 )
-def test_vllm_arguments_that_cannot_become_keys_are_kept_and_reported(arguments: list[str], why: str):
+def test_vllm_arguments_that_cannot_become_stack_file_keys_are_kept_and_reported(arguments: list[str], why: str):
     written = stack(model("agg-tp1-8r", engine={"extraArgs": list(arguments)}))
     replaced, problems = replace_keys(written, deprecated_keys())
     assert (replaced, [problem.why for problem in problems]) == ([], [why])

@@ -52,7 +52,7 @@ def test_a_front_door_setting_of_invalid_value_is_refused_with_its_path(door: di
     assert words in result[f"frontDoor.{path}"]
 
 
-def test_a_plain_number_limits_a_clients_requests_per_minute():
+def test_a_clients_limit_that_is_a_plain_number_means_requests_per_minute():
     limits = {"clients": {"a": 6, "b": {"requestsPerMinute": 6}}}
     door = StackConfig.model_validate(stack(frontDoor={"authentication": KEYS, "limits": limits})).front_door
     assert door is not None
