@@ -293,7 +293,7 @@ def main() -> int:
         with asyncio.Runner(loop_factory=RunningLoop) as runner:
             runner.run(run(config))
     except (KitError, OSError, ValidationError, ApiError, httpx2.HTTPError) as error:
-        sys.stderr.write(f"node agent: {error}\n")
+        sys.stderr.write(f"node agent: {str(error) or type(error).__name__}\n")
         return 1
     return 0
 

@@ -40,7 +40,7 @@ class Registry:
             user = BasicAuth.decode(request.headers.get("Authorization", ""))
         except ValueError:
             raise web.HTTPUnauthorized from None
-        if user.password not in known.get(user.login, ()):
+        if user.password not in known.get(str(user.login), ()):
             raise web.HTTPUnauthorized
         token = secrets.token_urlsafe(16)
         self._tokens.add(token)

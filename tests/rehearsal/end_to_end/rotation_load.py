@@ -21,8 +21,8 @@ import aiohttp
 REQUESTS_PER_S = 5
 LIMIT_S = 600
 POLL_S = 1.0
-FIRST = 20
-"""Requests that are answered before anything is rotated."""
+EACH = 20
+"""Requests that are answered before anything is rotated, and again after the renewed certificate is in use."""
 CONNECTIONS = 8
 """New connections by which the threads of both Envoys are asked."""
 BODY = {"model": "openai/gpt-oss-120b", "prompt": "hello", "max_tokens": 8}
@@ -114,7 +114,7 @@ async def main(address: str, known: dict[str, str], end: Path) -> None:
     renewed = ssl.create_default_context(cadata=known["renewed"])
 
     async def answered() -> bool:
-        return len(client.answered_s) >= FIRST
+        return len(client.answered_s) >= wanted
 
     async def taken() -> bool:
         return await client.statuses(known.get("next", known["first"]), renewed) == {200}
@@ -127,11 +127,14 @@ async def main(address: str, known: dict[str, str], end: Path) -> None:
 
     flowing = asyncio.create_task(client.flow(ended))
     try:
+        wanted = EACH
         await until(answered)
         print("flowing", flush=True)
         await until(taken)
         client.key = known.get("next", known["first"])
         await asyncio.gather(*client.sent)
+        wanted = len(client.answered_s) + EACH
+        await until(answered)
         print("changed", flush=True)
         if "next" in known:
             await until(refused)
