@@ -89,7 +89,8 @@ def ours(overlay: Mapping[str, Any], role: str) -> Items:
     args: UnitArgs = {
         "release": release_of(overlay),
         "model": overlay["model"],
-        "shape": "BM.GPU.MI300X.8",
+        "shape": shape_of(overlay),
+        "virtual_functions": overlay.get("virtual_functions"),
         "namespace": "llm-d",
         "service_account": "model-server",
         "rdma": overlay["rdma"],
@@ -148,6 +149,11 @@ def release_of(overlay: Mapping[str, Any]) -> str:
     return overlay.get("release") or catalogue.default_release().name
 
 
+def shape_of(overlay: Mapping[str, Any]) -> str:
+    """The shape of the nodes that an overlay is compared on."""
+    return overlay.get("shape", "BM.GPU.MI300X.8")
+
+
 def theirs(overlay: Mapping[str, Any], role: str) -> Items:
     """The items of an overlay's pod, with those of the recipe that it patches."""
     recipe = UPSTREAM["recipe"] if overlay.get("recipe", True) else {"both": {}, role: {}}
@@ -166,15 +172,16 @@ def page() -> str:
         "",
         "Made by `tests/render/test_render_parity.py` from what the kit declares for"
         f" {catalogue.default_release().name}",
-        "on BM.GPU.MI300X.8 and from `tests/render/parity/amd-overlays.yaml`; it writes",
-        "this page with `LLMD_OKE_UPDATE_GOLDEN=1`. A difference without a reason fails it.",
+        "on BM.GPU.MI300X.8, where a heading names no other shape, and from `tests/render/parity/amd-overlays.yaml`;",
+        "it writes this page with `LLMD_OKE_UPDATE_GOLDEN=1`. A difference without a reason fails it.",
     ]
     for name, overlay in UPSTREAM["overlays"].items():
         sizes = ", ".join(f"{role} TP{overlay['sizes'][role]}" for role in ROLES)
         source = f"{UPSTREAM['repository']}/tree/{overlay['commit']}/{overlay['path']}"
         release = f", {overlay['release']}" if "release" in overlay else ""
         ranks = f", {overlay['ranks']['data_parallel_size']} ranks on two nodes each" if "ranks" in overlay else ""
-        lines += ["", f"## `{name}`: {overlay['model']}, {sizes}{ranks}{release}", ""]
+        shape = f", {overlay['shape']}" if "shape" in overlay else ""
+        lines += ["", f"## `{name}`: {overlay['model']}, {sizes}{ranks}{release}{shape}", ""]
         lines += [f"[{overlay['commit'][:8]}]({source})", ""]
         lines += ["| item | role | llm-d | here | why |", "|---|---|---|---|---|", *rows(overlay)]
     return "\n".join(lines) + "\n"

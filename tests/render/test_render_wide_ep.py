@@ -1,6 +1,9 @@
 """Servers over nodes whose experts exchange tokens by MoRI: what their pods and routing sidecars are told."""
 
+import json
+
 import pytest
+from stack_files import existing_cluster, existing_pool
 
 NAME = "deepseek-v3"
 IMAGES = {"vllmImage": "registry.example/vllm:wide-ep", "routingSidecarImage": "registry.example/sidecar:wide-ep"}
@@ -12,11 +15,17 @@ ENGINE = {
 }
 
 
-@pytest.fixture
-def wide(varied):
+MI355X = {
+    "cluster": existing_cluster(virtualFunctions="amd-vnic"),
+    "gpuPools": [existing_pool(shape="BM.GPU.MI355X.8", size=4)],
+}
+
+
+@pytest.fixture(params=[{}, MI355X], ids=["MI300X", "MI355X"])
+def wide(varied, request):
     """The rehearsal's stack with a server of MoRI over two nodes for each role."""
     return varied(
-        {"release": "llm-d-0.10.0", "override": IMAGES},
+        {"release": "llm-d-0.10.0", "override": IMAGES, **request.param},
         model=NAME,
         topology="1p-tp1dp16ep-1d-tp1dp16ep",
         engine=ENGINE,
@@ -46,7 +55,8 @@ def test_each_role_uses_its_own_all2all_backend_for_expert_parallelism(wide, rol
 def test_pods_with_wide_expert_parallelism_have_moris_heap_and_rccls_traffic_class(wide, role):
     told = variables(pod(wide, role)["containers"][0])
     assert told["MORI_SHMEM_HEAP_SIZE"] == str(16 * 2**30)
-    assert (told["MORI_RDMA_TC"], told["MORI_RDMA_SL"]) == (told["NCCL_IB_TC"], told["NCCL_IB_SL"])
+    assert told["MORI_RDMA_TC"] == told["NCCL_IB_TC"]
+    assert told.get("MORI_RDMA_SL") == told.get("NCCL_IB_SL")
     assert "MORI_IB_GID_INDEX" not in told
 
 
@@ -100,3 +110,16 @@ def test_each_container_port_has_a_name_that_kubernetes_accepts(wide):
     names = [port["name"] for port in pod(wide, "decode")["containers"][0]["ports"]]
     assert len(names) == len(set(names))
     assert max(map(len, names)) <= 15
+
+
+@pytest.mark.parametrize("wide", [MI355X], indirect=True)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_pods_on_mi355x_get_all_ports_by_amds_network_operator(wide, role):
+    found = wide.kubernetes("LeaderWorkerSet", f"{NAME}-{role}")["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    container = found["spec"]["containers"][0]
+    networks = json.loads(found["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
+    assert {(network["namespace"], network["name"]) for network in networks} == {("default", "amd-host-device-nad")}
+    assert (len(networks), container["resources"]["limits"]["amd.com/vnic"]) == (8, "8")
+    told = variables(container)
+    assert (told["PYTORCH_ROCM_ARCH"], told["VLLM_ROCM_USE_AITER_LINEAR"]) == ("gfx950", "0")
+    assert (told["NCCL_IB_HCA"], told["NCCL_NET_PLUGIN"]) == ("ionic", "librccl-anp.so")

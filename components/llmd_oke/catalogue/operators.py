@@ -5,12 +5,14 @@ from typing import Any, Literal, Self
 
 from llmd_base.errors import KitError
 from llmd_base.records import document
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked_image
+from llmd_oke.catalogue.endpoint_pickers import KnownLimit
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.config.cluster import AddOn
+from llmd_oke.config.engine import KvConnectorName
 from llmd_oke.values import Entry, entry, follows_project, required_entry
 
 _OCI = "oci://"
@@ -261,18 +263,36 @@ class FunctionPolicy(Entry):
 
 
 class FunctionNames(Entry):
-    """Names of virtual functions for pods: the resource, and the NetworkAttachmentDefinition that adds one to a pod."""
+    """Names of virtual functions for pods: the resource, and the NetworkAttachmentDefinition that adds one to a pod.
+    `adapters` is the driver of the adapters that the functions are of.
+    """
 
+    adapters: str
     resource: str
     network_attachment: NetworkAttachment
+
+
+class RdmaAdapters(Entry):
+    """Facts about RDMA adapters with one driver: the largest piece of memory that they register, in GB (10^9 bytes),
+    None if there is no such limit; the reason why servers on them need an image of the user's own, None if the
+    release's works; and known limits, `part_of_ports` of pods that get a part of a node's ports, and `connectors` by
+    the KV connector that they apply to.
+    """
+
+    largest_region_gb: PositiveFloat | None = None
+    own_image: KnownLimit | None = None
+    limits: tuple[KnownLimit, ...] = ()
+    part_of_ports: KnownLimit | None = None
+    connectors: dict[KvConnectorName, KnownLimit] = Field(default={})
 
 
 class RdmaByFunctions(Entry):
     """Settings of RDMA by virtual functions that don't depend on the shape.
 
-    `names` are those of clusters made by others, by maker. `definitions` must be installed first;
-    `definitions_timeout_s` is the limit in seconds of the wait for them. `node_states` is the definition of the
-    resource in which the operator reports the state of each node.
+    `names` are those of clusters made by others, by maker, and `adapters` facts about adapters, by the driver that
+    their names begin with. `definitions` must be installed first; `definitions_timeout_s` is the limit in seconds of
+    the wait for them. `node_states` is the definition of the resource in which the operator reports the state of each
+    node.
     """
 
     namespace: str
@@ -282,6 +302,7 @@ class RdmaByFunctions(Entry):
     policy: FunctionPolicy
     meta_plugins: tuple[dict[str, Any], ...]
     names: dict[str, FunctionNames]
+    adapters: dict[str, RdmaAdapters]
     definitions: tuple[str, ...]
     definitions_timeout_s: int
     node_states: str
@@ -380,8 +401,8 @@ def rdma() -> RdmaByFunctions:
 
 
 def with_function_names(shape: Shape, maker: str | None) -> Shape:
-    """Return the shape with the names of virtual functions that another cluster's maker chose; unchanged if `maker` is
-    None.
+    """Return the shape with the names of virtual functions that another cluster's maker chose, one function for each
+    adapter, and none where the functions are of other adapters than the shape's; unchanged if `maker` is None.
 
     Raises:
         KitError: the catalogue doesn't have this maker's names.
@@ -392,7 +413,19 @@ def with_function_names(shape: Shape, maker: str | None) -> Shape:
     if names is None:
         known = ", ".join(rdma().names)
         raise KitError(f"The catalogue has no names of virtual functions by {maker!r}.", f"Known: {known}.")
-    return shape.model_copy(update={"rdma": shape.rdma.model_copy(update=dict(names))})
+    count = len(shape.rdma.adapters) if driver_of(shape) == names.adapters else 0
+    changes = {"virtual_functions": count, **dict(names, adapters=shape.rdma.adapters)}
+    return shape.model_copy(update={"rdma": shape.rdma.model_copy(update=changes)})
+
+
+def driver_of(shape: Shape) -> str:
+    """Return the driver of a shape's RDMA adapters, which their names begin with; empty if no names are known."""
+    return shape.rdma.adapters[0].partition("_")[0] if shape.rdma.adapters else ""
+
+
+def rdma_adapters(shape: Shape) -> RdmaAdapters:
+    """Return the facts about a shape's RDMA adapters."""
+    return rdma().adapters.get(driver_of(shape), RdmaAdapters())
 
 
 @cache

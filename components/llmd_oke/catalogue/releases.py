@@ -258,6 +258,7 @@ class Vllm(Entry):
         attention_backend: attention backends.
         kv_connector: KV connectors.
         environment: environment variables of every server.
+        gpu_environment: environment variables of servers on GPUs of an architecture, such as `gfx950`, by architecture.
         scratch_folders: directories that servers write to.
         scratch_gib: space in GiB on a node's disk that a server may fill besides weights: compiled kernels and logs.
         compiled_code: environment variables with the directories for compiled code, inside the first of
@@ -279,6 +280,7 @@ class Vllm(Entry):
     attention_backend: AttentionBackend
     kv_connector: KvConnector
     environment: dict[str, str]
+    gpu_environment: dict[str, dict[str, str]] = Field(default_factory=dict[str, dict[str, str]])
     scratch_folders: tuple[str, ...]
     scratch_gib: int
     compiled_code: dict[str, str] = Field(default_factory=dict[str, str])

@@ -417,9 +417,11 @@ class ExistingCluster(ConfigPart):
     kubeconfig_context: str | None = None
     """Context of the kubeconfig; its current context if left out."""
 
-    virtual_functions: Literal["oci-hpc-oke"] | None = None
+    virtual_functions: Literal["oci-hpc-oke", "amd-vnic", "amd-nic"] | None = None
     """Naming scheme of the cluster's virtual functions, with `rdma: sriov-vf`. `oci-hpc-oke`: resource
-    `nvidia.com/rdma-vf` and network `default/rdma-vf`. If left out, the names of this kit and of the llm-d guides.
+    `nvidia.com/rdma-vf` and network `default/rdma-vf`. `amd-vnic` and `amd-nic`, by AMD's network operator for the
+    adapters of BM.GPU.MI355X.8: resource `amd.com/vnic` (virtual functions) or `amd.com/nic` (whole ports) and network
+    `default/amd-host-device-nad`. If left out, the names of this kit and of the llm-d guides.
     """
 
     control_plane_cidrs: Annotated[Items[Cidr], Field(max_length=20)] = ()

@@ -128,7 +128,7 @@ def acceptance_problems(config: StackConfig) -> Iterator[Problem]:
 
 def _beyond_ports(settings: AcceptanceConfig, shape: Shape) -> Iterator[Problem]:
     given, line = settings.thresholds, line_rate_gb_per_s(shape)
-    ports = shape.rdma.virtual_functions
+    ports = len(shape.rdma.adapters)
     link, all_reduce = given.min_link_gb_per_s, given.min_all_reduce_gb_per_s
     if link is not None and link >= line:
         why = f"a port of {shape.name} carries {line:g} GB/s at most ({shape.rdma.port_gbit_per_s:g} Gbit/s)"

@@ -25,6 +25,7 @@ from llmd_oke.planning.oci_monitoring import oci_monitoring_advice
 from llmd_oke.planning.placement import place, pods
 from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, kernel_faults
+from llmd_oke.planning.rdma_adapters import rdma_adapter_advice
 from llmd_oke.planning.releases import release_advice, vllm_facts
 from llmd_oke.planning.speculation import speculation_advice
 from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
@@ -297,6 +298,7 @@ def _model(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
         for limit in facts.limits if (facts := plan.release.vllm.over_nodes) else ():
             yield Advice(f"{path}.topology", f"{limit.text} ({limit.source})", "limit")
     yield from all2all_advice(model, path)
+    yield from rdma_adapter_advice(model, plan.pools[0].shape, path)
     if model.topology.disaggregated:
         yield from _disaggregation(model, path)
     else:

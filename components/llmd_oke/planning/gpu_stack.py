@@ -159,12 +159,23 @@ def _virtual_functions(config: StackConfig, *, created: bool) -> Iterator[Proble
     """Yield a problem for shapes whose pods can't get virtual functions, and for those whose ports the kit can't split
     into them.
     """
+    owner = virtual_functions_owner(config)
     for i, pool in enumerate(config.gpu_pools):
-        shape, accepted = catalogue.shape(pool.shape), f"none, or another shape in gpuPools[{i}]"
-        if shape is None:
+        known, accepted = catalogue.shape(pool.shape), f"none, or another shape in gpuPools[{i}]"
+        if known is None:
             continue
-        if not shape.rdma.virtual_functions:
-            why = f"pods can't get virtual functions of {shape.name}'s adapters"
+        shape, driver = operators.with_function_names(known, owner), operators.driver_of(known)
+        makers = [maker for maker, names in operators.rdma().names.items() if names.adapters == driver]
+        if not shape.rdma.virtual_functions and owner is not None:
+            own = ["nothing"] if known.rdma.virtual_functions else []
+            why = f"these functions are of other adapters than {shape.name}'s ({driver})"
+            yield Problem("cluster.virtualFunctions", owner, " or ".join([*own, *makers]), why)
+        elif not shape.rdma.virtual_functions:
+            why = f"the kit makes no virtual functions of {shape.name}'s adapters ({driver})"
+            if makers and not created:
+                accepted = f"cluster.virtualFunctions: {' or '.join(makers)} where the cluster has them, {accepted}"
+            elif makers:
+                why = f"{why}, nor installs what gives pods their ports; `mode: existing` takes a cluster that has it"
             yield Problem("rdma", "sriov-vf", accepted, why)
         elif created and shape.rdma.sriov is None:
             why = f"the catalogue has no ports of {shape.name} that virtual functions could be made of"

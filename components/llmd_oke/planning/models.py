@@ -33,6 +33,7 @@ from llmd_oke.planning.model_scaling import scaling_problems
 from llmd_oke.planning.over_nodes import over_nodes_problem, over_nodes_problems, spread_over_nodes
 from llmd_oke.planning.placement import lacks_virtual_functions, virtual_functions
 from llmd_oke.planning.planned_model import PlannedModel, kv_cache_settings
+from llmd_oke.planning.rdma_adapters import rdma_adapter_problems
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
 from llmd_oke.planning.speculation import speculation_problems
 from llmd_oke.values import VALUES
@@ -79,6 +80,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
     yield from _catalogue_arguments(context)
     yield from kv_cache_problems(context)
     yield from all2all_problems(context)
+    yield from rdma_adapter_problems(context)
     yield from adapter_problems(context)
     yield from speculation_problems(context)
     yield from _attention_backend(context)

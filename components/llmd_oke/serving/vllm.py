@@ -275,6 +275,7 @@ def environment(spec: ServerSpec) -> list[EnvVar]:
     backend = spec.settings.all2all
     values = {
         **spec.release.vllm.environment,
+        **spec.release.vllm.gpu_environment.get(spec.shape.gpu.architecture, {}),
         **(spec.release.vllm.compiled_code if spec.keeps_compiled_code else {}),
         "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
         "MAX_JOBS": str(spec.cpus),

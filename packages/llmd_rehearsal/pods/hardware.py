@@ -13,6 +13,7 @@ from lightkube.models.core_v1 import Container
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.benchmarks import acceptance
+from llmd_oke.catalogue.operators import rdma
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.operations.objects import texts
 
@@ -79,7 +80,8 @@ def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults)
         return []
     rule = faults.take(NODE, [node.name], "use")
     fault = rule.fault if rule else None
-    ports = shape.rdma.virtual_functions if shape.rdma.resource in texts(container.resources, "limits") else 0
+    functions = {shape.rdma.resource, *(names.resource for names in rdma().names.values())}
+    ports = len(shape.rdma.adapters) if functions & texts(container.resources, "limits").keys() else 0
     write(folder, shape, ports, fault)
     site = Path(str(resources.files("llmd_rehearsal"))) / "simulated_node"
     return [

@@ -1,0 +1,106 @@
+"""Servers on nodes whose RDMA adapters are AMD's: names of ports, images that have the software, and what is told."""
+
+from typing import Any
+
+import pytest
+from llmd_base.errors import InvalidStack
+from llmd_oke import planning
+from llmd_oke.planning.advice import advice
+from stack_files import created_cluster, existing_cluster, existing_pool, model, stack
+
+WIDE = "1p-tp1dp16ep-1d-tp1dp16ep"
+IMAGES = {"vllmImage": "registry.example/vllm:wide-ep", "routingSidecarImage": "registry.example/sidecar:wide-ep"}
+MORI = {
+    "gpuMemoryUtilization": 0.8,
+    "kvCache": {"connector": "mori-io"},
+    "prefill": {"all2AllBackend": "mori_high_throughput"},
+    "decode": {"all2AllBackend": "mori_low_latency"},
+}
+
+
+def document(topology: str = WIDE, **changes: Any) -> dict[str, Any]:
+    engine = changes.pop("engine", MORI)
+    whole: dict[str, Any] = {
+        "release": "llm-d-0.10.0",
+        "override": IMAGES,
+        "cluster": existing_cluster(virtualFunctions="amd-vnic"),
+        "gpuPools": [existing_pool(shape="BM.GPU.MI355X.8", size=4)],
+        **changes,
+    }
+    return stack(model(topology, model="deepseek-v3", engine=engine), **whole)
+
+
+def problems(**changes: Any) -> dict[str, tuple[str, str]]:
+    with pytest.raises(InvalidStack) as refused:
+        planning.plan_object(document(**changes))
+    return {problem.path: (problem.accepted, problem.why) for problem in refused.value.problems}
+
+
+def told(**changes: Any) -> dict[str, str]:
+    return {one.path: one.text for one in reversed(list(advice(planning.plan_object(document(**changes)))))}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "resource"), [("amd-vnic", "amd.com/vnic"), ("amd-nic", "amd.com/nic")], ids=["functions", "ports"]
+)
+def test_servers_over_mi355x_nodes_get_all_ports_of_each_node(scheme: str, resource: str):
+    plan = planning.plan_object(document(cluster=existing_cluster(virtualFunctions=scheme)))
+    assert plan.pools[0].shape.rdma.resource == resource
+    assert [role.virtual_functions for role in plan.models[0].units[0].roles] == [8, 8]
+    assert [[pod.virtual_functions for pod in node.servers] for node in plan.nodes] == [[8]] * 4
+
+
+def test_without_amds_names_the_schemes_for_these_adapters_are_named():
+    accepted, why = problems(cluster=existing_cluster())["rdma"]
+    assert accepted.startswith("cluster.virtualFunctions: amd-vnic or amd-nic where the cluster has them")
+    assert "ionic" in why
+
+
+def test_a_cluster_that_the_kit_creates_gives_pods_no_ports_of_these_adapters():
+    changes: dict[str, Any] = {"cluster": created_cluster(), "gpuPools": [existing_pool(shape="BM.GPU.MI355X.8")]}
+    accepted, why = problems(**changes)["rdma"]
+    assert accepted == "none, or another shape in gpuPools[0]"
+    assert "mode: existing" in why
+
+
+@pytest.mark.parametrize(
+    ("shape", "scheme", "accepted"),
+    [
+        ("BM.GPU.MI300X.8", "amd-vnic", "nothing or oci-hpc-oke"),
+        ("BM.GPU.MI355X-v1.8", "amd-nic", "nothing or oci-hpc-oke"),
+        ("BM.GPU.MI355X.8", "oci-hpc-oke", "amd-vnic or amd-nic"),
+    ],
+)
+def test_names_of_other_adapters_than_the_shapes_are_refused(shape: str, scheme: str, accepted: str):
+    changes = {
+        "cluster": existing_cluster(virtualFunctions=scheme),
+        "gpuPools": [existing_pool(shape=shape, size=4)],
+    }
+    assert problems(**changes)["cluster.virtualFunctions"][0] == accepted
+
+
+def test_servers_on_these_adapters_need_an_image_that_no_release_has():
+    accepted, why = problems(override={"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.30.0"})["models[0].topology"]
+    assert accepted.startswith("override.vllmImage with an image of your own")
+    assert "librccl-anp.so" in why
+
+
+def test_mi355x_with_connectx_needs_no_image_of_ones_own_to_hand_kv_cache_over():
+    pools = [existing_pool(shape="BM.GPU.MI355X-v1.8", size=2)]
+    whole = document("1p-tp8-1d-tp8", cluster=existing_cluster(), override=None, gpuPools=pools, engine={})
+    assert planning.plan_object(whole).pools[0].shape.rdma.virtual_functions == 8
+
+
+def test_kv_cache_in_larger_pieces_than_ports_register_is_told_with_the_share_that_fits():
+    text = told()["models[0].engine.gpuMemoryUtilization"]
+    assert "3.0 GB" in text
+    assert "0.6 keeps below that" in text
+    fitting = {**MORI, "gpuMemoryUtilization": 0.58}  # as llm-d's guide has it on this GPU
+    assert "models[0].engine.gpuMemoryUtilization" not in told(engine=fitting)
+
+
+def test_servers_with_a_part_of_a_nodes_ports_and_nixl_are_told_what_is_known_of_them():
+    plan = planning.plan_object(document("2p-tp4-1d-tp8", engine={}))
+    texts = " ".join(one.text for one in advice(plan))
+    assert "gets any of them, not those beside its GPUs" in texts
+    assert "sglang/issues/30099" in texts
