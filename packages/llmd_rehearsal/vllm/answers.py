@@ -254,6 +254,31 @@ def data(value: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
+def rendered(
+    generation: Generation, choice: Choice, request: Mapping[str, Any], limit: int, *, since_0_30: bool = False
+) -> dict[str, Any]:
+    """Return what `/v1/completions/render` and its like answer for one prompt of the JSON `request`: its tokens and
+    the fields of a request for them (vllm/entrypoints/scale_out/token_in_token_out/protocol.py, GenerateRequest).
+    `limit` is the longest sequence in tokens.
+    """
+    absent = ("assistant_tokens_mask", "token_offsets", "features", "kv_transfer_params", "ec_transfer_params")
+    added = ("content_parts", "return_token_ids") if since_0_30 else ()
+    sampling: dict[str, Any] = {"stop": [], "stop_token_ids": [], "bad_words": [], "skip_reading_prefix_cache": False}
+    room = limit - choice.prompt.tokens
+    asked = request.get("max_completion_tokens") or request.get("max_tokens") or room
+    return {
+        "request_id": f"{'chatcmpl' if generation.chat else 'cmpl'}-{uuid.uuid4().hex}",
+        "token_ids": list(choice.prompt.token_ids),
+        "sampling_params": {**sampling, "max_tokens": min(asked, room) if generation.chat else choice.max_tokens},
+        "model": request.get("model"),
+        "stream": generation.stream,
+        "stream_options": request.get("stream_options") if generation.stream else None,
+        "cache_salt": generation.cache_salt,
+        "priority": request.get("priority", 0),
+        **dict.fromkeys((*absent, *added)),
+    }
+
+
 def response_body(
     answer: ChoiceAnswer, sequence: Sequence, transfer: Mapping[str, Any] | None, *, harmony: bool
 ) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -78,6 +79,9 @@ class ServerApi:
             "/version": {"GET": self._version_},
             "/tokenize": {"POST": self._tokenize},
         }
+        if settings.scale_out or not self._limits.since_0_30:
+            for path, judge in (("/v1/completions", requests.completion), ("/v1/chat/completions", requests.chat)):
+                self._routes[f"{path}/render"] = {"POST": partial(self._render, judge=judge)}
         if adapters is not None and adapters.updates:
             self._routes["/v1/load_lora_adapter"] = {"POST": lambda request: self._change(request, adapters.load)}
             self._routes["/v1/unload_lora_adapter"] = {"POST": lambda request: self._change(request, adapters.unload)}
@@ -154,6 +158,19 @@ class ServerApi:
         tokens, limit = list(prompt.token_ids), self._limits.max_model_len
         answer = {"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None}
         return web.json_response(answer)
+
+    async def _render(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
+        """Return what a request would have the engine compute: the tokens of each prompt (of a chat, of its only one),
+        with which `/inference/v1/generate` goes on.
+        """
+        body = await _body(request, since_0_30=self._limits.since_0_30)
+        generation = self._judged(body, judge)
+        limits, prompts = self._limits, generation.choices[:: body.get("n") or 1]
+        rendered = [
+            answers.rendered(generation, choice, body, limits.max_model_len, since_0_30=limits.since_0_30)
+            for choice in prompts
+        ]
+        return web.json_response(rendered[0] if generation.chat else rendered)
 
     async def _create(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
         """Return the response to a request, or an error; errors of the engine become an event of a stream that has

@@ -203,6 +203,8 @@ class CommandSettings:
     adapters: AdapterSettings | None = None
     draft: DraftSettings | None = None
     kv_events: KvEventSettings | None = None
+    scale_out: bool = False
+    """Whether `/render` is served where it must be asked for (since vLLM 0.30)."""
 
     @property
     def ranks(self) -> range:
@@ -290,6 +292,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         adapters=_adapters(namespace, environment),
         draft=_draft(namespace, environment),
         kv_events=_kv_events(namespace),
+        scale_out=bool(getattr(namespace, "enable_scale_out", False)),
     )
 
 

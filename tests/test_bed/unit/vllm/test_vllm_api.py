@@ -29,7 +29,7 @@ async def start_fixture(network):
     clients, nodes, chosen = [], shape("BM.GPU.MI300X.8"), model("gpt-oss-120b")
     clock = WallClock(asyncio.get_running_loop(), 0.01)
 
-    async def start(*flags, port=5600, **format_):
+    async def start(*flags, port=5600, version="v1", **format_):
         environment = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
         options = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
         cache, latency = cache_size(options, chosen, nodes), latency_model(chosen, nodes)
@@ -44,7 +44,7 @@ async def start_fixture(network):
                 network.join(Identity(*place, None, "m", "i", 16, "auto", 1, False), engine)
             engines.append(engine)
         lines: list[str] = []
-        api = ServerApi(options, engines, "v1", 0, 0, lines.append, **format_)
+        api = ServerApi(options, engines, version, 0, 0, lines.append, **format_)
         client = test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True))
         client.engine, client.engines, client.ends, client.log = engines[0], engines, ends, lines
         await client.start_server()
@@ -266,6 +266,27 @@ async def test_the_simulated_vllm_answers_models_health_version_and_tokenize_pat
     assert (await server.get("/v1/responses")).status == 405
     assert (await server.get("/v1/embeddings")).status == 404
     assert (await server.get("/v1/completions")).status == 405
+
+
+async def test_render_returns_the_tokens_that_a_request_would_compute(server):
+    """One request for tokens for each prompt of a completion, and one for a chat; the engine computes nothing."""
+    body = {"model": "gpt", "prompt": ["hello there", "12345"], "n": 2, "max_tokens": 3, "cache_salt": "x"}
+    status, rendered = await post(server, "/v1/completions/render", body)
+    tokens = (await (await server.post("/tokenize", json={"prompt": "12345"})).json())["tokens"]
+    assert (status, len(rendered), rendered[1]["token_ids"]) == (200, 2, tokens)
+    assert (rendered[0]["sampling_params"]["max_tokens"], rendered[0]["cache_salt"]) == (3, "x")
+    chat = {"model": "gpt", "messages": [{"role": "user", "content": "hello there"}]}
+    status, rendered = await post(server, "/v1/chat/completions/render", chat)
+    assert (status, rendered["request_id"].partition("-")[0], rendered["model"]) == (200, "chatcmpl", "gpt")
+    assert rendered["sampling_params"]["max_tokens"] == 4096 - len(rendered["token_ids"])
+    assert (await post(server, "/v1/completions/render", {"model": "other", "prompt": "x"}))[0] == 404
+    assert server.engine.idle
+
+
+@pytest.mark.parametrize(("flags", "status"), [((), 404), (("--enable-scale-out",), 200)])
+async def test_since_vllm_0_30_render_is_served_only_if_scale_out_is_enabled(start, flags, status):
+    server = await start(*flags, version="v0.30.0")
+    assert (await server.post("/v1/completions/render", json={"model": "gpt", "prompt": "x"})).status == status
 
 
 async def test_the_simulated_vllms_metrics_have_the_prometheus_text_format(server):
