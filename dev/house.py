@@ -1,7 +1,9 @@
 """Counts of the code from its syntax trees, for comparison before and after a change.
 
-- Helper with one use: a function or method of at most 8 lines that is named exactly once. Private names are counted in
-  their own module, public ones in the whole tree including tests; imports don't count.
+- Helper with one use: a function or method of at most 8 lines that is named exactly once, by a call, or a property that
+  is read exactly once. Private names are counted in their own module, public ones in the whole tree including tests;
+  imports don't count. A function has no caller that it could stand in, and doesn't count, if it is named as a value
+  (entry of a table, argument, default), if a decorator registers it, or if it overrides a method and calls only that.
 - Transcribed pair: `"x": y.x` in a dict display, unpacked or not, where the value reads attribute `x` unchanged,
   through one call (`list(y.x)`, `y.x()`) or in a branch of a conditional; also `getattr(y, "x")`, each name of a listed
   `getattr(y, name)`, and keywords `x=y.x` of `dict` and of argument types (`…Args`). Counted separately: items (`"x":
@@ -28,6 +30,9 @@ from typing import TypeAlias
 PROJECT = Path(__file__).resolve().parents[1]
 TESTS = "tests"
 HELPER_LINES = 8
+PROPERTIES = {"property", "cached_property"}
+PLAIN_DECORATORS = PROPERTIES | {"staticmethod", "classmethod", "cache", "lru_cache", "contextmanager", "override"}
+"""Decorators that register a function nowhere, so that it has the callers that name it."""
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Documented: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -172,27 +177,44 @@ def length(function: Function) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
-def uses(tree: ast.AST) -> Counter[str]:
-    """Count how often a syntax tree reads each name, as a variable or as an attribute."""
+def uses(nodes: Iterable[ast.AST]) -> Counter[str]:
+    """Count how often each name occurs in expressions `name` and `x.name` among the nodes of a syntax tree."""
     return Counter(
         node.id if isinstance(node, ast.Name) else node.attr
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Name | ast.Attribute)
     )
 
 
+def called(tree: ast.AST) -> Iterator[ast.expr]:
+    """Return the expressions of all functions and methods that a syntax tree calls."""
+    return (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def decorators(function: Function) -> set[str]:
+    """Return the names of a function's decorators, such as `lru_cache` of `@functools.lru_cache(maxsize=1)`."""
+    return set(uses(item.func if isinstance(item, ast.Call) else item for item in function.decorator_list))
+
+
 def one_use_helpers(modules: Sequence[Module]) -> list[tuple[Module, Function]]:
-    """Return the functions of at most `HELPER_LINES` lines outside tests that are named exactly once in the code."""
-    by_module = {module.file: uses(module.tree) for module in modules}
-    everywhere = sum(by_module.values(), Counter[str]())
-    return [
-        (module, function)
-        for module in modules
-        if module.package != TESTS
-        for function in functions(module.tree)
-        if not function.name.startswith("__") and length(function) <= HELPER_LINES
-        if (by_module[module.file] if function.name.startswith("_") else everywhere)[function.name] == 1
-    ]
+    """Return the functions of at most `HELPER_LINES` lines outside tests that one caller alone names in the code."""
+    named = {module.file: uses(ast.walk(module.tree)) for module in modules}
+    calls = {module.file: uses(called(module.tree)) for module in modules}
+    named_anywhere, called_anywhere = sum(named.values(), Counter[str]()), sum(calls.values(), Counter[str]())
+    found: list[tuple[Module, Function]] = []
+    for module in modules:
+        if module.package == TESTS:
+            continue
+        for function in functions(module.tree):
+            name, decorated = function.name, decorators(function)
+            own = name.startswith("_")
+            named_once = (named[module.file] if own else named_anywhere)[name] == 1
+            has_caller = (calls[module.file] if own else called_anywhere)[name] or decorated & PROPERTIES
+            is_short = not name.startswith("__") and length(function) <= HELPER_LINES
+            is_helper = is_short and decorated <= PLAIN_DECORATORS and not uses(ast.walk(function))[name]
+            if is_helper and named_once and has_caller:
+                found.append((module, function))
+    return found
 
 
 def reads_attribute(value: ast.expr, name: str) -> bool:
@@ -286,7 +308,7 @@ def docstring_findings(modules: Iterable[Module]) -> list[CountedPlace]:
 
 
 def helper_findings(modules: Sequence[Module]) -> list[CountedPlace]:
-    """Return all helpers with one use (at most 8 lines, named exactly once), with their locations."""
+    """Return all helpers with one use (at most 8 lines, named by one caller alone), with their locations."""
     return [
         CountedPlace(module.file, function.lineno, f"{length(function)} lines", function.name)
         for module, function in one_use_helpers(modules)
