@@ -161,7 +161,7 @@ class Agent:
 
     def _consider_pods(self) -> None:
         for pod in self._pods:
-            self._runner.consider(pod)
+            self._runner.pod_changed(pod, exists=True)
 
     async def remove_node(self, name: str) -> None:
         """Delete a Node object and the folder with the node's disks; the controller manager deletes the node's pods."""

@@ -154,7 +154,7 @@ def run(
     reporter = EventReporter(progress, is_preview=operation == "preview", trouble=_trouble)
     steps = StepRecorder(reporter.hear)
     is_inline = runtime(project) == PYTHON
-    program = (lambda: _program(project, loading, prelude)) if is_inline else None
+    program = partial(_program, project, loading, prelude) if is_inline else None
     workspace = Workspace(work_dir=str(project), program=program)
     checkpoint = checkpoint_file(project.parent, stack, (project.name,))
     remove_unfinished(checkpoint.parents[2])

@@ -89,7 +89,14 @@ class EventReporter:
             elif event.res_op_failed_event:
                 self._running.pop(event.res_op_failed_event.metadata.urn, None)
             elif event.diagnostic_event:
-                self._diagnose(event.diagnostic_event)
+                diagnostic = event.diagnostic_event
+                text = diagnostic.message.strip()
+                if diagnostic.severity == "error":
+                    print(text, file=sys.stderr, flush=True)
+                    error = concise_error(text)
+                    self._errors.append(f"{short_name(diagnostic.urn)}: {error}" if diagnostic.urn else error)
+                elif diagnostic.severity == "warning":
+                    self._say(f"warning: {text}")
 
     def failure(self, operation: str, output: str = "") -> KitError:
         """Return the error of a failed operation, with the engine's messages; without messages, with the end of the
@@ -109,15 +116,6 @@ class EventReporter:
         took = f" in {seconds:.0f} s" if seconds >= 1 else ""
         changed = differences(metadata) if self._verbs is _PREVIEW_VERBS else ""
         self._say(f"{self._verbs[_text(metadata.op)]} {short_name(metadata.urn)}{took}{changed}")
-
-    def _diagnose(self, diagnostic: Any) -> None:
-        text = diagnostic.message.strip()
-        if diagnostic.severity == "error":
-            print(text, file=sys.stderr, flush=True)
-            error = concise_error(text)
-            self._errors.append(f"{short_name(diagnostic.urn)}: {error}" if diagnostic.urn else error)
-        elif diagnostic.severity == "warning":
-            self._say(f"warning: {text}")
 
     def _say(self, text: str) -> None:
         self._reported_s = time.monotonic()

@@ -82,7 +82,10 @@ class LocalCluster:
                 has the end of that process's log. No process is left running.
         """
         listener = progress or SilentProgress()
-        self._prepare_folder()
+        if self.folder.path.is_relative_to("/run"):
+            raise KitError(f"{self.folder.path} lies in /run, which a local cluster hides", "use a folder elsewhere")
+        for path in (self.folder.logs, self.folder.home):
+            path.mkdir(parents=True, exist_ok=True)
         with self._locked(listener):
             running = self.status()
             reason = start_reason(running, spec)
@@ -179,12 +182,6 @@ class LocalCluster:
             except subprocess.TimeoutExpired as error:
                 raise KitError(f"`{' '.join(argv)}` did not end within {timeout_s:.0f} s") from error
         return subprocess.CompletedProcess(list(argv), process.returncode, output, errors)
-
-    def _prepare_folder(self) -> None:
-        if self.folder.path.is_relative_to("/run"):
-            raise KitError(f"{self.folder.path} lies in /run, which a local cluster hides", "use a folder elsewhere")
-        for path in (self.folder.logs, self.folder.home):
-            path.mkdir(parents=True, exist_ok=True)
 
     def _locked(self, progress: Progress) -> AbstractContextManager[None]:
         return file_lock(
@@ -334,7 +331,9 @@ def end_processes(record: ClusterRecord, timeout_s: float) -> None:
     supervisor = record.supervisor
     if not supervisor.alive():
         return
-    members = _members(record)
+    host = namespaces.namespaces_of(os.getpid())
+    own = {kind: name for kind, name in record.namespaces.items() if host.get(kind) != name}
+    members = [member for pid in namespaces.members_of(own) if (member := namespaces.identity_of(pid)) is not None]
     _signal(supervisor.pid, signal.SIGTERM)
     if not until(lambda: not supervisor.alive(), timeout_s):
         _signal(supervisor.pid, signal.SIGKILL)
@@ -344,14 +343,6 @@ def end_processes(record: ClusterRecord, timeout_s: float) -> None:
     if not until(lambda: not _alive(members), _KERNEL_TIMEOUT_S):
         survivors = ", ".join(f"{member.pid} ({namespaces.command_of(member.pid)})" for member in _alive(members))
         raise KitError(f"these processes of the rehearsal's local cluster would not end: {survivors}")
-
-
-def _members(record: ClusterRecord) -> list[ProcessIdentity]:
-    """Return the processes in the local cluster's namespaces, except processes in the host's own namespaces."""
-    host = namespaces.namespaces_of(os.getpid())
-    foreign = {kind: name for kind, name in record.namespaces.items() if host.get(kind) != name}
-    members = map(namespaces.identity_of, namespaces.members_of(foreign))
-    return [identity for identity in members if identity is not None]
 
 
 def _alive(members: list[ProcessIdentity]) -> list[ProcessIdentity]:

@@ -341,7 +341,12 @@ def build_programs(name: str, build: Build, progress: Progress, stop: threading.
         KitError: Go is missing, or the build failed; the message has the end of its log.
     """
     go = _find_go(build.module)
-    files = {program: program_file(program, _built_version(program, name), build) for program in build.packages}
+    files: dict[str, Path] = {}
+    for program in build.packages:
+        definition = program_definition(program)
+        others = definition.source.other_builds.items()
+        version = next((version for version, other in others if other == name), definition.version)
+        files[program] = program_file(program, version, build)
     with _locked(name, progress, _BUILD_TIMEOUT_S, stop):
         if all(file.is_file() for file in files.values()):
             return
@@ -353,12 +358,6 @@ def build_programs(name: str, build: Build, progress: Progress, stop: threading.
                 file.parent.mkdir(parents=True, exist_ok=True)
                 package = re.sub(r"/v\d+$", "", build.packages[program])  # Go names no program by a major version
                 (folder / (package.rpartition("/")[2] if len(build.packages) > 1 else program)).replace(file)
-
-
-def _built_version(program: str, build: str) -> str:
-    definition = program_definition(program)
-    others = definition.source.other_builds.items()
-    return next((version for version, name in others if name == build), definition.version)
 
 
 def _find_go(module: str) -> Path:

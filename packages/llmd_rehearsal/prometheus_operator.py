@@ -149,22 +149,20 @@ def rule_file(rules: Iterable[Tree], interval_s: float = INTERVAL_S) -> Tree:
     `RULE_TIME_SCALE`.
     """
     interval = duration(interval_s)
-    groups = [group for rule in rules for group in rule["spec"]["groups"]]
-    return {
-        "groups": [
-            {**group, "interval": interval, "rules": [_scaled(rule) for rule in group["rules"]]} for group in groups
+    groups: list[Tree] = []
+    for group in (group for rule in rules for group in rule["spec"]["groups"]):
+        scaled = [
+            {**rule, "expr": _DURATION.sub(lambda match: _scaled_duration(match[0]), rule["expr"])}
+            | ({"for": _scaled_duration(rule["for"])} if "for" in rule else {})
+            for rule in group["rules"]
         ]
-    }
+        groups.append({**group, "interval": interval, "rules": scaled})
+    return {"groups": groups}
 
 
 def duration(seconds: float) -> str:
     """Return a duration in Prometheus' notation, for example `1500ms`."""
     return f"{round(seconds * 1000)}ms"
-
-
-def _scaled(rule: Tree) -> Tree:
-    scaled = {**rule, "expr": _DURATION.sub(lambda match: _scaled_duration(match[0]), rule["expr"])}
-    return {**scaled, "for": _scaled_duration(rule["for"])} if "for" in rule else scaled
 
 
 def _scaled_duration(text: str) -> str:
@@ -254,14 +252,6 @@ def _nodes(nodes: Iterable[Node], faults: Faults) -> Iterator[tuple[str, NodeSta
             yield name, NodeState(int(capacity[_GPU]), taints, rule.fault if rule else None)
 
 
-def _restarts(pods: Iterable[Pod]) -> Iterator[tuple[str, str, str, int]]:
-    for pod in pods:
-        meta, status = pod.metadata, pod.status
-        if meta is not None and status is not None:
-            for row in status.containerStatuses or []:
-                yield meta.namespace or "", meta.name or "", row.name, row.restartCount
-
-
 class _Exporters(http.server.BaseHTTPRequestHandler):
     """HTTP handler that answers every GET with the latest metrics."""
 
@@ -306,7 +296,13 @@ def _serve(client: Client, place: tuple[str, str], address: str) -> None:
 
 def _once(client: Client, folder: Path, kubeconfig: Path, faults: Faults, interval_s: float) -> None:
     nodes = dict(_nodes(client.list(Node), faults))
-    _Exporters.text = exposition(nodes, _restarts(client.list(Pod, namespace="*")), time.time())
+    restarts = [
+        (meta.namespace or "", meta.name or "", container.name, container.restartCount)
+        for pod in client.list(Pod, namespace="*")
+        if (meta := pod.metadata) and pod.status
+        for container in pod.status.containerStatuses or []
+    ]
+    _Exporters.text = exposition(nodes, restarts, time.time())
     jobs = scrape_configs(_objects(client, "PodMonitor"), _objects(client, "ServiceMonitor"), kubeconfig)
     rules = rule_file(_objects(client, "PrometheusRule"), interval_s)
     files = {CONFIG_FILE: config(jobs, folder, interval_s), RULES_FILE: rules}

@@ -196,7 +196,10 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for process in self._spec.processes:
                 group.create_task(self._run_process(process))
-            group.create_task(self._announce())
+            for ready in self._ready.values():
+                await ready.wait()
+            self._write(phase="ready")
+            self._reporter.report("ready")
             await asyncio.Event().wait()  # keeps a local cluster without processes running until it is stopped
 
     async def _run_process(self, spec: ProcessSpec) -> None:
@@ -257,12 +260,6 @@ class Supervisor:
         if not done:
             limit = f"{child.spec.ready_timeout_s:.0f} s"
             raise self._failure(child, f"was not ready after {limit} ({readiness})")
-
-    async def _announce(self) -> None:
-        for ready in self._ready.values():
-            await ready.wait()
-        self._write(phase="ready")
-        self._reporter.report("ready")
 
     def _failure(self, child: Child, what: str) -> ClusterFailedError:
         log = self._folder.log_file(child.spec.name)

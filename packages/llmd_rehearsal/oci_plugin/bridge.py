@@ -65,7 +65,10 @@ def check(resource: ResourceType, olds: JsonObject, news: JsonObject, naming: Na
     inputs = {key: value for key, value in news.items() if key != DEFAULTS and value is not None}
     if resource.is_autonamed and "name" not in inputs:
         old = olds.get("name") if "name" in (olds.get(DEFAULTS) or ()) else None
-        inputs["name"] = old or _autoname(naming)
+        if not old and not naming.allowed:
+            raise OperationRefusal(f"automatic naming is disabled but resource {naming.name!r} has no name")
+        suffix = hashlib.sha256(naming.seed or naming.name.encode()).hexdigest()[:_SUFFIX_DIGITS]
+        inputs["name"] = old or naming.proposed or f"{naming.name}-{suffix}"
     typed = _typed_fields(resource.inputs, inputs)
     typed[DEFAULTS] = sorted({*typed[DEFAULTS], *(inputs.keys() - news.keys())})
     missing = [
@@ -74,14 +77,6 @@ def check(resource: ResourceType, olds: JsonObject, news: JsonObject, naming: Na
         for argument, location in _missing(resource.inputs, inputs, "", naming.name)
     ]
     return Checked(typed, [*_unknown_keys(resource.inputs, news, naming.name), *missing])
-
-
-def _autoname(naming: Naming) -> str:
-    """Return an automatic name that no other resource has."""
-    if not naming.allowed:
-        raise OperationRefusal(f"automatic naming is disabled but resource {naming.name!r} has no name")
-    suffix = hashlib.sha256(naming.seed or naming.name.encode()).hexdigest()[:_SUFFIX_DIGITS]
-    return naming.proposed or f"{naming.name}-{suffix}"
 
 
 def _typed_fields(fields: Mapping[str, Property], inputs: JsonObject) -> JsonObject:

@@ -177,18 +177,16 @@ class Faults:
         Raises:
             OperationRefusal: the fault file is invalid.
         """
+        if self._path is None or not self._path.exists():
+            return None
+        try:
+            rules = _FaultsFile.model_validate(read_yaml(self._path) or {}).faults
+        except ValidationError as error:
+            raise OperationRefusal(f"{self._path} holds no faults: {error}") from None
         with self._lock:
-            for rule in self._rules():
+            for rule in rules:
                 count = self._counts.get(rule, 0)
                 if rule.matches(resource, names, operation) and (rule.times is None or count < rule.times):
                     self._counts[rule] = count + 1
                     return rule
         return None
-
-    def _rules(self) -> tuple[FaultRule, ...]:
-        if self._path is None or not self._path.exists():
-            return ()
-        try:
-            return _FaultsFile.model_validate(read_yaml(self._path) or {}).faults
-        except ValidationError as error:
-            raise OperationRefusal(f"{self._path} holds no faults: {error}") from None

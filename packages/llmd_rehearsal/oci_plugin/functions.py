@@ -107,15 +107,14 @@ def _images(call: FunctionCall) -> JsonObject:
     images += [{**record.state, "displayName": record.display_name} for record in call.records.all_of("Image")]
     if arguments.get("shape"):
         vendor = call.facts.vendor(arguments["shape"])
-        images = [image for image in images if _vendor(call, image["displayName"]) == vendor]
+        by_name = {image.name: image.gpu for image in call.facts.images}  # vendor of the GPUs with drivers in the image
+        images = [
+            image
+            for image in images
+            if by_name.get(name := image["displayName"], "AMD" if "AMD-ROCM" in name else "") == vendor
+        ]
     keys = [key for key in ("operatingSystem", "operatingSystemVersion", "displayName") if arguments.get(key)]
     return {"images": [image for image in images if all(image[key] == arguments[key] for key in keys)]}
-
-
-def _vendor(call: FunctionCall, name: str) -> str:
-    """Return the vendor of the GPUs whose drivers an image contains; empty without drivers."""
-    default = "AMD" if "AMD-ROCM" in name else ""
-    return next((image.gpu for image in call.facts.images if image.name == name), default)
 
 
 def _shapes(call: FunctionCall) -> JsonObject:

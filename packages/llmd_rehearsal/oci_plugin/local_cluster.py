@@ -180,15 +180,11 @@ def _nested(configurations: Mapping[str, str]) -> dict[str, Any]:
         part = values
         for step in path:
             part = part.setdefault(step, {})
-        part[last] = _parsed(text)
+        try:
+            part[last] = json.loads(text)
+        except ValueError:
+            part[last] = text
     return values
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

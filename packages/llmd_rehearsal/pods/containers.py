@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -47,29 +48,16 @@ https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-fa
 class Container(Protocol):
     """Interface of one run of a container; each restart creates a new object."""
 
-    @property
-    def identity(self) -> str:
-        """Id of the run, as `containerID` in the pod's status."""
-        ...
-
-    @property
-    def probed(self) -> bool:
-        """Tell whether the container's probes can be run; a container whose probes can't be run counts as started and
-        ready.
-        """
-        ...
-
-    @property
-    def own_program(self) -> bool:
-        """Tell whether a process is started for this container alone."""
-        ...
-
-    @property
-    def time_scale(self) -> float:
-        """Wall seconds in which the container's program does one second of work on real hardware: the rehearsal's time
-        scale for a simulated server.
-        """
-        ...
+    identity: str
+    """Id of the run, as `containerID` in the pod's status."""
+    probed: bool
+    """Whether the container's probes can be run; a container whose probes can't be run counts as started and ready."""
+    own_program: bool
+    """Whether a process is started for this container alone."""
+    time_scale: float
+    """Wall seconds in which the container's program does one second of work on real hardware: the rehearsal's time
+    scale for a simulated server.
+    """
 
     def processes(self) -> Sequence[int]:
         """Return the ids, on this machine, of the processes that answer the container's probes."""
@@ -99,9 +87,11 @@ class Container(Protocol):
         """
         ...
 
-    async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
-        """Run a command in the container, for at most `timeout_s` seconds, and return exit code and output."""
-        ...
+    async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:  # noqa: ARG002
+        """Run a command in the container, for at most `timeout_s` seconds, and return exit code and output; 0 and no
+        output for a container without a file system of its own, in which nothing is run.
+        """
+        return 0, ""
 
     async def write_log(self) -> None:
         """Write what the program has said so far to the container's log file, unless it is there already."""
@@ -138,7 +128,7 @@ class Sandbox:
     has_devices: bool = False
 
 
-class PlaceholderContainer:
+class PlaceholderContainer(Container):
     """Container without a process, for an image for which no program runs on this machine. With `completes` it ends
     immediately with exit code 0, as a Job's container would.
     """
@@ -171,10 +161,6 @@ class PlaceholderContainer:
 
     async def finish_work(self, limit_s: float) -> None:
         """Do nothing: a placeholder has no work."""
-
-    async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:  # noqa: ARG002
-        """Do nothing and return exit code 0 without output."""
-        return 0, ""
 
     async def write_log(self) -> None:
         """Do nothing: a placeholder says nothing."""
@@ -314,7 +300,7 @@ class SimulatorSpec:
     time_scale: float = 1.0
 
 
-class SimulatorContainer:
+class SimulatorContainer(Container):
     """Container that is a server in the process of the simulated vLLM; the server's log is fetched when it ends."""
 
     probed = True
@@ -361,9 +347,12 @@ class SimulatorContainer:
         doesn't know the server.
         """
         unanswered = 0
+        limits = httpx2.Timeout(_LONG_POLL_S + 10)
         while unanswered < _POLL_TRIES:
             try:
-                response = await self._poll()
+                response = await self._client.get(
+                    f"/servers/{self._id}/wait", params={"timeout_s": _LONG_POLL_S}, timeout=limits
+                )
             except httpx2.ConnectError:
                 return _LOST
             except httpx2.HTTPError:
@@ -394,18 +383,10 @@ class SimulatorContainer:
                 while not (await self._client.get("/healthz")).json()["at_rest"]:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(_WORK_PAUSE_S)
 
-    async def _poll(self) -> httpx2.Response:
-        limits = httpx2.Timeout(_LONG_POLL_S + 10)
-        return await self._client.get(f"/servers/{self._id}/wait", params={"timeout_s": _LONG_POLL_S}, timeout=limits)
-
     async def _forget(self, grace_s: float) -> None:
         with suppress(httpx2.HTTPError):
             timeout = httpx2.Timeout(grace_s + 10)
             await self._client.delete(f"/servers/{self._id}", params={"grace_s": grace_s}, timeout=timeout)
-
-    async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:  # noqa: ARG002
-        """Return exit code 0 without running anything: a simulated server has no file system."""
-        return 0, ""
 
     async def write_log(self) -> None:
         """Write the log of the simulated server, as far as it has come, to the container's log file."""
@@ -421,6 +402,10 @@ def command(sandbox: Sandbox, argv: Sequence[str], niceness: int = 0) -> list[st
 
     The program has no capabilities except CAP_NET_BIND_SERVICE, and is killed if the process that started it ends.
     """
+    mounts = [
+        ("--ro-bind" if mount.read_only else "--bind", os.path.realpath(mount.source), mount.target.rstrip("/"))
+        for mount in sorted(sandbox.mounts, key=lambda mount: mount.target.count("/"))
+    ]
     return [
         *((_program_path("nice"), "-n", str(niceness)) if niceness else ()),
         *(_program_path("nsenter"), f"--net={sandbox.network}", "--"),
@@ -434,7 +419,7 @@ def command(sandbox: Sandbox, argv: Sequence[str], niceness: int = 0) -> list[st
         *("--hostname", sandbox.host_name, "--cap-drop", "ALL", "--cap-add", "CAP_NET_BIND_SERVICE"),
         *_system_options(),
         *(("--ro-bind", "/sys", "/sys") if sandbox.has_devices else ()),
-        *_mount_options(sandbox.mounts),
+        *chain.from_iterable(mounts),
         *("--chdir", sandbox.working_folder, "--", *argv),
     ]
 
@@ -483,14 +468,6 @@ def _system_options() -> tuple[str, ...]:
     for folder in ("/tmp", "/var/tmp"):  # noqa: S108  # paths of the container
         options += ["--perms", "1777", "--dir", folder]
     return (*options, "--dir", "/root", "--dir", "/run", "--symlink", "../run", "/var/run")
-
-
-def _mount_options(mounts: Sequence[Mount]) -> list[str]:
-    options: list[str] = []
-    for mount in sorted(mounts, key=lambda mount: mount.target.count("/")):
-        option = "--ro-bind" if mount.read_only else "--bind"
-        options += [option, os.path.realpath(mount.source), mount.target.rstrip("/")]
-    return options
 
 
 def empty_file(path: Path) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from typing import Literal, Protocol
 
-from lightkube.models.core_v1 import Container, EnvFromSource, EnvVarSource, ResourceFieldSelector
+from lightkube.models.core_v1 import Container, EnvVarSource, ResourceFieldSelector
 from lightkube.models.core_v1 import Service as ServiceModel
 from lightkube.resources.core_v1 import Pod
 from llmd_oke.operations.objects import metadata, texts
@@ -76,7 +76,12 @@ def environment(
     """
     values = {"PATH": DEFAULT_PATH, "HOME": "/root", "HOSTNAME": host_name(pod), **links}
     for source in container.envFrom or []:
-        values |= _all_of(identity(pod).namespace, source, sources)
+        reference = source.configMapRef or source.secretRef
+        if reference is None:
+            continue
+        kind = "configmap" if source.configMapRef else "secret"
+        data = source_data(sources, kind, identity(pod).namespace, reference.name, optional=reference.optional)
+        values |= {f"{source.prefix or ''}{key}": value.decode() for key, value in data.items()}
     for variable in container.env or []:
         if variable.valueFrom is None:
             values[variable.name] = expand(variable.value or "", values)
@@ -85,15 +90,6 @@ def environment(
         if value is not None:
             values[variable.name] = value
     return values
-
-
-def _all_of(namespace: str, source: EnvFromSource, sources: Sources) -> dict[str, str]:
-    reference = source.configMapRef or source.secretRef
-    if reference is None:
-        return {}
-    kind = "configmap" if source.configMapRef else "secret"
-    data = source_data(sources, kind, namespace, reference.name, optional=reference.optional)
-    return {f"{source.prefix or ''}{key}": value.decode() for key, value in data.items()}
 
 
 def _value_from(pod: Pod, container: Container, facts: PodFacts, sources: Sources, source: EnvVarSource) -> str | None:
@@ -149,27 +145,23 @@ def _links_of(service: ServiceModel, name: str) -> dict[str, str]:
         return {}
     prefix = name.upper().replace("-", "_")
     first = ports[0]
-    protocol = (first.protocol or "TCP").lower()
     values = {
         f"{prefix}_SERVICE_HOST": address,
         f"{prefix}_SERVICE_PORT": str(first.port),
-        f"{prefix}_PORT": f"{protocol}://{address}:{first.port}",
+        f"{prefix}_PORT": f"{(first.protocol or 'TCP').lower()}://{address}:{first.port}",
     }
     for port in ports:
         if port.name:
             values[f"{prefix}_SERVICE_PORT_{port.name.upper().replace('-', '_')}"] = str(port.port)
-        values |= _docker_link(prefix, address, port.port, port.protocol or "TCP")
+        protocol = port.protocol or "TCP"
+        link = f"{prefix}_PORT_{port.port}_{protocol}"
+        values |= {
+            link: f"{protocol.lower()}://{address}:{port.port}",
+            f"{link}_PROTO": protocol.lower(),
+            f"{link}_PORT": str(port.port),
+            f"{link}_ADDR": address,
+        }
     return values
-
-
-def _docker_link(prefix: str, address: str, port: int, protocol: str) -> dict[str, str]:
-    link = f"{prefix}_PORT_{port}_{protocol}"
-    return {
-        link: f"{protocol.lower()}://{address}:{port}",
-        f"{link}_PROTO": protocol.lower(),
-        f"{link}_PORT": str(port),
-        f"{link}_ADDR": address,
-    }
 
 
 def field_value(pod: Pod, facts: PodFacts, path: str) -> str:

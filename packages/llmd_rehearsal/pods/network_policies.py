@@ -93,11 +93,11 @@ def openings(
             come_in = [(rule.from_, rule.ports) for rule in spec.ingress or []]
             rules = [(_peers(peers, namespace, addressed, labels), ports or []) for peers, ports in come_in]
             for pod in chosen:
-                incoming.setdefault(pod.address, set()).update(_to_pod(rules, pod.pod))
+                incoming.setdefault(pod.address, set()).update(_permitted(rules, pod.pod))
         if "Egress" in types:
             go_out = [(rule.to, rule.ports) for rule in spec.egress or []]
             rules = [(_peers(peers, namespace, addressed, labels), ports or []) for peers, ports in go_out]
-            destinations = set(_to_peers(rules))
+            destinations = set(_permitted(rules))
             for pod in chosen:
                 outgoing.setdefault(pod.address, set()).update(destinations)
     return {
@@ -155,19 +155,13 @@ def _resolved_peers(
             yield _Peer(pod.network, (), pod.pod)
 
 
-def _to_pod(rules: Iterable[_Rule], target: Pod) -> Iterable[Opening]:
-    """Yield the permitted connections to one pod; named ports are that pod's."""
-    for peers, ports in rules:
-        for protocol, first, last in _ports(ports, target):
-            for peer in peers:
-                yield Opening(peer.network, peer.excepted, protocol, first, last)
-
-
-def _to_peers(rules: Iterable[_Rule]) -> Iterable[Opening]:
-    """Yield the permitted connections to the rules' peers; named ports are those of each peer's pod."""
+def _permitted(rules: Iterable[_Rule], target: Pod | None = None) -> Iterable[Opening]:
+    """Yield the permitted connections to one pod, or without a pod to the rules' peers; named ports are those of the
+    pod that is connected to.
+    """
     for peers, ports in rules:
         for peer in peers:
-            for protocol, first, last in _ports(ports, peer.pod):
+            for protocol, first, last in _ports(ports, target or peer.pod):
                 yield Opening(peer.network, peer.excepted, protocol, first, last)
 
 

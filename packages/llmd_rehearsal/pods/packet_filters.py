@@ -138,13 +138,14 @@ def _chain(
     chain = _text(1, _TABLE) + _text(3, direction.chain) + hook + _number(5, otherwise) + _text(7, "filter")
     answers = [state, _masked(struct.pack("=I", _ESTABLISHED_OR_RELATED)), _compared(_NOT_EQUAL, bytes(4))]
     allowed = [answers, *(_with(direction, network) for network in always)]
-    allowed += [[*_peer(direction, opening), *_ports(opening)] for opening in openings]
-    return [_message(_NEW_CHAIN, _CREATE, chain), *(_rule(direction, conditions) for conditions in allowed)]
-
-
-def _peer(direction: _Direction, opening: Opening) -> list[bytes]:
-    excepted = [part for network in opening.excepted for part in _with(direction, network, _NOT_EQUAL)]
-    return [*(_with(direction, opening.peer) if opening.peer != EVERYWHERE else ()), *excepted]
+    for opening in openings:
+        peer = _with(direction, opening.peer) if opening.peer != EVERYWHERE else []
+        excepted = [part for network in opening.excepted for part in _with(direction, network, _NOT_EQUAL)]
+        allowed.append([*peer, *excepted, *_ports(opening)])
+    accept = _expression("immediate", _number(1, 0), _nested(2, _nested(2, _number(1, _ACCEPT))))
+    of_chain = _text(1, _TABLE) + _text(2, direction.chain)
+    rules = [of_chain + _nested(4, *conditions, accept) for conditions in allowed]
+    return [_message(_NEW_CHAIN, _CREATE, chain), *(_message(_NEW_RULE, _CREATE | _APPEND, rule) for rule in rules)]
 
 
 def _with(direction: _Direction, network: IPv4Network, comparison: int = _EQUAL) -> list[bytes]:
@@ -177,12 +178,6 @@ def _masked(mask: bytes) -> bytes:
 
 def _compared(comparison: int, data: bytes) -> bytes:
     return _expression("cmp", _number(1, 1), _number(2, comparison), _nested(3, _attribute(1, data)))
-
-
-def _rule(direction: _Direction, conditions: Sequence[bytes]) -> bytes:
-    accept = _expression("immediate", _number(1, 0), _nested(2, _nested(2, _number(1, _ACCEPT))))
-    body = _text(1, _TABLE) + _text(2, direction.chain) + _nested(4, *conditions, accept)
-    return _message(_NEW_RULE, _CREATE | _APPEND, body)
 
 
 def _table_message(kind: int) -> bytes:

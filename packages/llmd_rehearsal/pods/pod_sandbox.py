@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import httpx2
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
-from lightkube.models.core_v1 import Container, PodSpec, VolumeMount
+from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service
 from llmd_base.errors import KitError
 from llmd_oke.operations.objects import texts
@@ -221,8 +221,14 @@ class PodSandbox:
         Waits for ConfigMaps, Secrets and service accounts that don't exist yet, and retries if the network can't be
         created.
         """
-        facts = self._claim(pod)
-        files = self._files = PodFiles(self._context, self._context.fleet.config(facts.node_name), self._folders, facts)
+        spec, fleet = spec_of(pod), self._context.fleet
+        node = spec.nodeName or ""
+        host_ip = fleet.address(node)
+        if not spec.hostNetwork:
+            previous = pod.status.podIP if pod.status else None
+            self._address = self._context.addresses.take(fleet.index(node), previous)
+        facts = PodFacts(self._address or host_ip, host_ip, node, fleet.config(node).capacity)
+        files = self._files = PodFiles(self._context, fleet.config(node), self._folders, facts)
         while True:
             try:
                 await files.write(pod)
@@ -235,7 +241,7 @@ class PodSandbox:
         self._updating = start_task(files.keep_current(pod), f"volumes of {self._folders.pod.name}")
         while True:
             try:
-                self._network = await self._attach(spec_of(pod), facts)
+                self._network = await self._attach(spec, facts)
                 break
             except KitError as error:
                 warn("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
@@ -303,15 +309,6 @@ class PodSandbox:
     def _node(self) -> NodeConfig:
         return self._context.fleet.config(self.facts.node_name if self.facts else "")
 
-    def _claim(self, pod: Pod) -> PodFacts:
-        spec, fleet = spec_of(pod), self._context.fleet
-        node = spec.nodeName or ""
-        host_ip = fleet.address(node)
-        if not spec.hostNetwork:
-            previous = pod.status.podIP if pod.status else None
-            self._address = self._context.addresses.take(fleet.index(node), previous)
-        return PodFacts(self._address or host_ip, host_ip, node, fleet.config(node).capacity)
-
     async def _attach(self, spec: PodSpec, facts: PodFacts) -> Path:
         networks, factory = self._context.networks, self._context.factory
         if not any(factory.needs_process(container) for container in (*(spec.initContainers or ()), *spec.containers)):
@@ -336,28 +333,19 @@ def container_mounts(
 
     If one volume is mounted inside another, a folder for the mount point is created in the outer one, as kubelet does.
     """
-    mounts = [
-        Mount(
-            _mount_source(mount, volumes[mount.name], environment, create=mount.name not in files),
-            mount.mountPath,
-            read_only=bool(mount.readOnly) or mount.name in files,
-        )
-        for mount in container.volumeMounts or []
-    ]
+    mounts: list[Mount] = []
+    for mount in container.volumeMounts or []:
+        from_server = mount.name in files
+        source = volumes[mount.name] / (mount.subPath or expand(mount.subPathExpr or "", environment))
+        if not from_server and not source.exists():
+            source.mkdir(parents=True)
+        mounts.append(Mount(source, mount.mountPath, read_only=bool(mount.readOnly) or from_server))
     for outer, inner in permutations(mounts, 2):
         target = PurePosixPath(inner.target)
         inside = target != PurePosixPath(outer.target) and target.is_relative_to(outer.target)
         if inside and outer.source.is_dir() and inner.source.is_dir():
             (outer.source / target.relative_to(outer.target)).mkdir(parents=True, exist_ok=True)
     return mounts
-
-
-def _mount_source(mount: VolumeMount, folder: Path, environment: Mapping[str, str], *, create: bool) -> Path:
-    inner = mount.subPath or expand(mount.subPathExpr or "", environment)
-    source = folder / inner if inner else folder
-    if create and not source.exists():
-        source.mkdir(parents=True)
-    return source
 
 
 def etc_files(pod: Pod, pod_ip: str, resolver: Resolver) -> Mapping[str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 import httpx2
 from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import Container as ContainerModel
-from lightkube.models.core_v1 import PodSpec
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret
 from llmd_base.errors import KitError
 from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata
@@ -18,7 +17,6 @@ from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata
 from llmd_rehearsal.pods.container_worker import ContainerOptions, ContainerWorker
 from llmd_rehearsal.pods.containers import Container
 from llmd_rehearsal.pods.environment import DEFAULT_GRACE_S
-from llmd_rehearsal.pods.images import ContainerFactory
 from llmd_rehearsal.pods.pod_sandbox import AgentContext, PodSandbox
 from llmd_rehearsal.pods.processes import start_task
 from llmd_rehearsal.pods.status import (
@@ -52,7 +50,7 @@ class PodRunner:
         self._context = context
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        pods.subscribe(self._pod_changed)
+        pods.subscribe(self.pod_changed)
         context.sources.config_maps.subscribe(self._source_changed)
         context.sources.secrets.subscribe(self._source_changed)
 
@@ -61,12 +59,6 @@ class PodRunner:
         ends = [asyncio.create_task(worker.terminate(grace_s)) for worker in tuple(self._workers.values())]
         if ends:
             await asyncio.wait(ends, timeout=grace_s + _LOST_GRACE_S)
-
-    def consider(self, pod: Pod) -> None:
-        """Start a pod that is bound to one of the nodes and has no worker yet, because its node was added or started
-        later.
-        """
-        self._pod_changed(pod, exists=True)
 
     async def cut_off(self, node: str) -> None:
         """Kill all processes of a stopped node's pods; the pod objects stay unchanged.
@@ -83,7 +75,10 @@ class PodRunner:
                 return await worker.write_log(container)
         return False
 
-    def _pod_changed(self, pod: Pod, exists: bool) -> None:  # a store's subscriber
+    def pod_changed(self, pod: Pod, exists: bool) -> None:
+        """Take a pod that is bound to one of the nodes and is new, or whose node was added or started later; update or
+        end the worker of another. A subscriber of the store of pods.
+        """
         pod_id = identity(pod)
         if not exists:
             self._lost(pod_id.uid)
@@ -94,12 +89,10 @@ class PodRunner:
         for other in [worker.identity for worker in self._workers.values()]:
             if (other.namespace, other.name) == (pod_id.namespace, pod_id.name):
                 self._lost(other.uid)
-        if self._context.fleet.runs(spec_of(pod).nodeName):
-            self._take(pod)
-
-    def _take(self, pod: Pod) -> None:
+        if not self._context.fleet.runs(spec_of(pod).nodeName):
+            return
         if metadata(pod).deletionTimestamp is not None:
-            self._spawn(delete_object(self._context.client, identity(pod)))
+            self._spawn(delete_object(self._context.client, pod_id))
         elif pod.status is None or pod.status.phase not in _END_PHASES:
             worker = PodWorker(self._context, pod, lambda: len(self._workers))
             self._workers[worker.identity.uid] = worker
@@ -135,13 +128,16 @@ class PodWorker:
         self._records = initial_records(pod)
         self._workers: dict[str, ContainerWorker] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
+        spec = spec_of(pod)
+        containers = [*(spec.initContainers or []), *spec.containers]
+        simulated = ",".join(item.name for item in containers if context.factory.is_simulated(item))
         self._writer = StatusWriter(
             context.client,
             self.identity,
             self._status,
-            annotations=_simulated(context.factory, spec_of(pod)),
+            annotations={SIMULATED_ANNOTATION: simulated} if simulated else {},
             gather_s=lambda: gather_s(pods()),
-            serves=(spec_of(pod).restartPolicy or "Always") == "Always",
+            serves=(spec.restartPolicy or "Always") == "Always",
         )
         self._title = f"pod {self.identity.namespace}/{self.identity.name}"
         self._writing = start_task(self._writer.run(), f"{self._title}: status")
@@ -231,12 +227,13 @@ class PodWorker:
         def make() -> Container:
             return self._context.factory.make(model, self._sandbox.container_context(self.pod, model))
 
-        spec, facts = spec_of(self.pod), self._sandbox.facts
+        facts, policy = self._sandbox.facts, spec_of(self.pod).restartPolicy or "Always"
+        always = role is ContainerRole.SIDECAR or (policy == "Always" and role is ContainerRole.MAIN)
         return ContainerOptions(
             pull=lambda: self._context.puller.pull(self.pod, model.image or ""),
             make=make,
             termination_message=partial(self._sandbox.termination_message, model),
-            restarts=_restarts(spec.restartPolicy or "Always", role),
+            restarts=lambda code: always or (policy != "Never" and code != 0),
             changed=self._writer.changed,
             warn=self._warn,
             address=facts.pod_ip if facts else "",
@@ -279,22 +276,6 @@ class PodWorker:
 
     def _warn(self, reason: str, message: str) -> None:
         self._context.recorder.warn(self.pod, reason, message)
-
-
-def _simulated(factory: ContainerFactory, spec: PodSpec) -> dict[str, str]:
-    """Return the annotation that names the containers without a program; empty if every container has a program."""
-    containers = [*(spec.initContainers or []), *spec.containers]
-    names = [container.name for container in containers if factory.is_simulated(container)]
-    return {SIMULATED_ANNOTATION: ",".join(names)} if names else {}
-
-
-def _restarts(policy: str, role: ContainerRole) -> Callable[[int], bool]:
-    always = role is ContainerRole.SIDECAR or (policy == "Always" and role is ContainerRole.MAIN)
-
-    def restarts(code: int) -> bool:
-        return always or (policy != "Never" and code != 0)
-
-    return restarts
 
 
 async def _log_failure(request: Coroutine[Any, Any, object]) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 
 from grpc import RpcError, aio
 from lightkube.models.core_v1 import Container as ContainerModel
-from lightkube.models.core_v1 import HTTPGetAction, Probe
+from lightkube.models.core_v1 import Probe
 
 from llmd_rehearsal.pods.containers import Container
 from llmd_rehearsal.running_time import within
@@ -161,9 +161,12 @@ def port_number(port: int | str, model: ContainerModel) -> int:
 async def _answer(probe: Probe, model: ContainerModel, container: Container, address: str, timeout_s: float) -> bool:
     if probe.httpGet:
         action, port = probe.httpGet, port_number(probe.httpGet.port, model)
-        host = action.host or address
-        status = await http_status(host, port, _request(action, host, port), tls=action.scheme == "HTTPS")
-        return 200 <= status < 400
+        host, path = action.host or address, action.path or "/"
+        headers = {"Host": f"{host}:{port}", "User-Agent": _AGENT, "Accept": "*/*", "Connection": "close"}
+        headers |= {header.name: header.value for header in action.httpHeaders or []}
+        line = f"GET {path if path.startswith('/') else f'/{path}'} HTTP/1.1"
+        text = "\r\n".join([line, *(f"{name}: {value}" for name, value in headers.items()), "", ""])
+        return 200 <= await http_status(host, port, text.encode(), tls=action.scheme == "HTTPS") < 400
     if probe.tcpSocket:
         host, port = probe.tcpSocket.host or address, port_number(probe.tcpSocket.port, model)
         _, writer = await asyncio.open_connection(host, port)
@@ -175,14 +178,6 @@ async def _answer(probe: Probe, model: ContainerModel, container: Container, add
         code, _ = await container.execute(probe.exec.command or [], timeout_s)
         return code == 0
     return True
-
-
-def _request(action: HTTPGetAction, host: str, port: int) -> bytes:
-    path = action.path or "/"
-    headers = {"Host": f"{host}:{port}", "User-Agent": _AGENT, "Accept": "*/*", "Connection": "close"}
-    headers |= {header.name: header.value for header in action.httpHeaders or []}
-    line = f"GET {path if path.startswith('/') else f'/{path}'} HTTP/1.1"
-    return "\r\n".join([line, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode()
 
 
 async def http_status(host: str, port: int, request: bytes, *, tls: bool) -> int:

@@ -73,9 +73,12 @@ async def run(argv: Sequence[str], stdin: str = "", timeout_s: float = 10.0) -> 
     """Run a command with `stdin` as its input and return exit code and output; 124 if it was killed after `timeout_s`
     seconds.
     """
+    input_end, feed_end = os.pipe()
+    with os.fdopen(feed_end, "wb") as feed:
+        feed.write(stdin.encode())
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as reader:
-        with os.fdopen(write_end, "wb") as writer, _input(stdin) as standard_input:
+        with os.fdopen(write_end, "wb") as writer, os.fdopen(input_end, "rb") as standard_input:
             process = ChildProcess(argv, output=writer, standard_input=standard_input)
         try:
             code = await asyncio.wait_for(process.wait(), timeout_s)
@@ -98,13 +101,6 @@ async def run_checked(argv: Sequence[str], stdin: str = "") -> str:
     if code:
         raise KitError(f"{' '.join(argv)} ended with {code}: {output.strip()}\n{stdin}".rstrip())
     return output
-
-
-def _input(stdin: str) -> IO[bytes]:
-    read_end, write_end = os.pipe()
-    with os.fdopen(write_end, "wb") as writer:
-        writer.write(stdin.encode())
-    return os.fdopen(read_end, "rb")
 
 
 def start_task(work: Coroutine[Any, Any, None], purpose: str) -> asyncio.Task[None]:

@@ -327,15 +327,13 @@ class StatusWriter:
             await asyncio.sleep(_GATHER_S)
             self._dirty.clear()
             left_s = end_s - clock()
-            if left_s <= 0 or self._is_urgent():
+            status = self._compute()
+            was_ready = self._sent is not None and _says_ready(self._sent)
+            is_urgent = (self._serves and _says_ready(status) is not was_ready) or status["phase"] in _ENDED
+            if left_s <= 0 or is_urgent:
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._dirty.wait(), left_s)
-
-    def _is_urgent(self) -> bool:
-        status = self._compute()
-        was_ready = self._sent is not None and _says_ready(self._sent)
-        return (self._serves and _says_ready(status) is not was_ready) or status["phase"] in _ENDED
 
     async def send(self) -> bool:
         """Write the pod's status unless the API server has it already; return False if the write failed and should be

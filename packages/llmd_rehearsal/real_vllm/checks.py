@@ -9,7 +9,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
-from llmd_base.progress import PlainProgress, Progress
+from llmd_base.progress import PlainProgress
 from llmd_oke.catalogue.container_images import job_images
 from pydantic import TypeAdapter
 
@@ -391,16 +391,6 @@ OF_DISAGGREGATED: tuple[Check, ...] = (
 )
 
 
-def check_all(models: Sequence[ModelFacts], cluster: Client, progress: Progress) -> Iterator[ServerCheck]:
-    """Yield the result of each check of each rehearsed model, one after the other."""
-    for facts in models:
-        with ExitStack() as exits:
-            stack = Stack(facts, cluster, progress, exits)
-            of_features = [OF_FEATURES[name] for name in facts.features]
-            for check in (*of_features, *(OF_DISAGGREGATED if facts.disaggregated else (*OF_ALL, drained_server))):
-                yield _result(stack, check)
-
-
 def _result(stack: Stack, check: Check) -> ServerCheck:
     began = time.monotonic()
     name = check.__name__.replace("_", " ")
@@ -423,7 +413,13 @@ def main() -> int:
     models = TypeAdapter(tuple[ModelFacts, ...]).validate_json(arguments.facts.read_bytes())
     config = KubeConfig.from_file(os.environ["KUBECONFIG"]).get()
     cluster = Client(config=config, timeout=httpx2.Timeout(REQUEST_LIMIT_S), trust_env=False)
-    results = list(check_all(models, cluster, PlainProgress()))
+    results: list[ServerCheck] = []
+    for facts in models:
+        of_features = [OF_FEATURES[name] for name in facts.features]
+        checks = (*of_features, *(OF_DISAGGREGATED if facts.disaggregated else (*OF_ALL, drained_server)))
+        with ExitStack() as exits:
+            stack = Stack(facts, cluster, PlainProgress(), exits)
+            results += [_result(stack, check) for check in checks]
     unfinished = arguments.results.with_suffix(".unfinished")
     unfinished.write_text(json.dumps([asdict(result) for result in results], indent=2))
     unfinished.replace(arguments.results)

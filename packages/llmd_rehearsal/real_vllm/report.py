@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from typing import Any
 
 from llmd_base.errors import KitError
 from llmd_oke.catalogue.monitoring import programs as metrics_programs
@@ -41,9 +41,10 @@ def check_servers(prepared: Prepared, real: RealRehearsal) -> Sequence[ServerChe
     results.unlink(missing_ok=True)
     argv = [sys.executable, "-m", "llmd_rehearsal.real_vllm.checks", str(facts), str(results)]
     status = run_command(prepared.project, prepared.stack, argv)
-    if not (found := read_results(results)):
+    found: list[dict[str, Any]] = json.loads(results.read_text()) if results.is_file() else []
+    if not found:
         raise KitError(f"The checks of vLLM's servers ended with {status} and without a result.")
-    return found
+    return [ServerCheck(**item) for item in found]
 
 
 def model_facts(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_enforced: bool) -> ModelFacts:
@@ -79,8 +80,3 @@ def model_facts(plan: Plan, model: ModelPlan, real: RealRehearsal, *, policies_e
         exact=tiny.dtype == "float32" and len(sizes) == 1,
         metrics=tuple(name.removesuffix("_total") for name in names),
     )
-
-
-def read_results(file: Path) -> list[ServerCheck]:
-    """Return the results of the checks of vLLM's servers from a file; empty if the file doesn't exist."""
-    return [ServerCheck(**item) for item in json.loads(file.read_text())] if file.is_file() else []

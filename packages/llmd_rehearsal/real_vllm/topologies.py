@@ -30,7 +30,11 @@ class CutStack:
     def __str__(self) -> str:
         """Return a text on the remaining servers of each model and the smoke benchmark."""
         pairs = zip(self.config.models, self.asked.models, strict=True)
-        left = [f"{model.model}: {model.topology} of {_asked(before)}" for model, before in pairs]
+        left = [
+            f"{model.model}: {model.topology} of {before.topology}"
+            + (f", {before.copies} times" if before.copies > 1 else "")
+            for model, before in pairs
+        ]
         smoke = self.config.smoke
         return f"{'; '.join(left)}; smoke benchmark of {smoke.requests} requests, {smoke.concurrency} at a time"
 
@@ -91,10 +95,6 @@ def available_gib(meminfo: Path = Path("/proc/meminfo")) -> int:
 
 def _document(part: Any) -> Any:
     return part.model_dump(by_alias=True, exclude_none=True)
-
-
-def _asked(model: ModelConfig) -> str:
-    return f"{model.topology}, {model.copies} times" if model.copies > 1 else str(model.topology)
 
 
 def _with_replicas(model: ModelConfig, replicas: Mapping[Role, int]) -> ModelConfig:

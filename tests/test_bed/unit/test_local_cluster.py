@@ -84,7 +84,7 @@ def test_a_failed_local_cluster_still_reports_the_cause_of_its_failure(tmp_path,
 
 def test_a_state_folder_in_run_is_refused_because_a_local_cluster_hides_it():
     with pytest.raises(KitError, match="lies in /run, which a local cluster hides"):
-        LocalCluster(Path("/run/rehearsal"))._prepare_folder()
+        LocalCluster(Path("/run/rehearsal")).start(SPEC)
 
 
 def test_a_process_name_with_blanks_and_brackets_in_proc_stat_is_parsed(tmp_path):
