@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from llmd_rehearsal.vllm.bodies import ErrorAnswer
-from llmd_rehearsal.vllm.command import AdapterSettings, StartRefusal
+from llmd_rehearsal.vllm.command import AdapterSettings
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.startup import ContainerFiles
 
 AdapterChange = Callable[[Mapping[str, Any]], str]

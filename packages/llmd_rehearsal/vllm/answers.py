@@ -170,7 +170,11 @@ class Stream(ChoiceAnswer):
         """Return the server-sent events for one step of the engine, with the text `word`; the first event of a chat has
         the role.
         """
-        role = self._role() if self.generation.chat and sequence.generated == 1 else b""
+        role = b""
+        if self.generation.chat and sequence.generated == 1:
+            delta = {"role": "assistant", "content": ""}
+            choice = {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": None}
+            role = data({**self.frame("chat.completion.chunk"), "choices": [choice]})
         match sequence.finish:
             case None:
                 return role + self._head + word + self._tail
@@ -193,11 +197,6 @@ class Stream(ChoiceAnswer):
             choice |= {"stop_reason": None, "token_ids": None}
         last = {"system_fingerprint": self.fingerprint} if finish and not self.generation.include_usage else {}
         return data({**self.frame(_event_kind(self.generation)), "choices": [choice], **last})
-
-    def _role(self) -> bytes:
-        delta = {"role": "assistant", "content": ""}
-        choice = {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return data({**self.frame("chat.completion.chunk"), "choices": [choice]})
 
 
 def closing(streams: list[Stream], sequences: list[Sequence], *, cached: bool) -> bytes:

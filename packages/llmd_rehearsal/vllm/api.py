@@ -55,13 +55,14 @@ class ServerApi:
         self._next_rank = 0
         self._version = version
         self._created = created
+        numbers = re.match(r"v?(\d+)\.(\d+)", version)
         self._limits = RequestLimits(
             settings.served_model_names,
             engines[0].cache.max_model_len,
             seed,
             harmony,
             settings.calls_tools,
-            since_0_30=_is_since_0_30(version),
+            since_0_30=numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 30),
         )
         self._fingerprint = _fingerprint(settings, version)
         self._prefills = 0
@@ -374,11 +375,6 @@ def _fingerprint(settings: CommandSettings, version: str) -> str:
     return "-".join(
         [f"vllm-{version.removeprefix('v')}", *(f"{name}{size}" for name, size in sizes.items() if size > 1), digest]
     )
-
-
-def _is_since_0_30(version: str) -> bool:
-    numbers = re.match(r"v?(\d+)\.(\d+)", version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (0, 30)
 
 
 def _permission(created: int) -> dict[str, Any]:

@@ -262,11 +262,6 @@ class ResponsesBody(_Body):
             raise RequestValueError("Tool choice 'function' not found in 'tools' parameter.", "tool_choice")
         return {**data, "tool_choice": "none"} if choice in ("auto", "none") else data
 
-    @property
-    def wants_logprobs(self) -> bool:
-        """Tell whether the request asks for the log probabilities of the output's tokens."""
-        return "message.output_text.logprobs" in (self.include or [])
-
 
 _AnyBody = TypeVar("_AnyBody", bound=BaseModel)
 

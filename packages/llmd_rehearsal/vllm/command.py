@@ -1,24 +1,19 @@
-"""Settings of a simulated server from its container's command and environment, and vLLM's errors for invalid ones.
-
-The flags are those of `vllm serve`: from the table of engine settings and, for all others, `values/vllm/flags.yaml`.
-"""
+"""Settings of a simulated server from its container's command and environment, and vLLM's errors for invalid ones."""
 
 import argparse
-import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import PurePosixPath
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS, QUICK_REDUCE_VARIABLE, exchanges, quantization
-from llmd_oke.config.engine import AdapterSlots, Flag, flag_of, flags_by_name
+from llmd_oke.config.engine import AdapterSlots, flag_of
 from llmd_oke.config.stack import QuickReduceFormat
-from llmd_pods.compiled_code.start import server_command
+
+from llmd_rehearsal.vllm.flags import StartRefusal, human_readable_int, parsed
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
@@ -46,22 +41,9 @@ _KNOWN_CONNECTORS = {
     *("SharedStorageConnector", "ExampleConnector"),
 }
 """Names of the connectors that vLLM's KVConnectorFactory registers."""
-_SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 _OUTER_RANKS = ("data_parallel_rank", "data_parallel_start_rank", "data_parallel_external_lb")
 _RPC_PORT = 29550
 """vLLM's default of `--data-parallel-rpc-port` (vllm/config/parallel.py)."""
-
-_FLAG = re.compile(r"--|-[A-Za-z]+\.")
-"""Pattern of the begin of a flag: its long name, or its short name with a key of its JSON object."""
-
-
-class StartRefusal(Exception):
-    """Exit of a server before it serves, with the exit code and the last log text of vLLM."""
-
-    def __init__(self, exit_code: int, text: str) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-        self.text = text
 
 
 @dataclass(frozen=True)
@@ -95,11 +77,6 @@ class KeyValueTransfer:
     def nixl(self) -> bool:
         """Tell whether KV caches are pulled from other servers by NIXL."""
         return self.connector in NIXL_CONNECTORS
-
-    @property
-    def lease_extension_s(self) -> float:
-        """Model seconds by which a heartbeat extends a lease (vLLM 0.26, `nixl/base_worker.py`)."""
-        return self.lease_s * 2 // 3
 
     @property
     def decode_bench(self) -> bool:
@@ -234,7 +211,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
     Raises:
         StartRefusal: vLLM wouldn't start with this command, or the command can't be simulated.
     """
-    namespace = _parsed(argv, release)
+    namespace = parsed(argv, release)
     transfer, host_bytes = _connectors(namespace, environment)
     if namespace.pipeline_parallel_size != 1:
         raise StartRefusal(1, "llmd-oke rehearsal: --pipeline-parallel-size other than 1 isn't simulated.")
@@ -260,6 +237,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
             f"max_num_seqs ({namespace.max_num_seqs}).",
         )
     separate = namespace.disable_hybrid_kv_cache_manager
+    by_mori = str(namespace.all2all_backend).startswith("mori_") and exchanges(spread)
     return CommandSettings(
         model=str(model),
         revision=namespace.revision,
@@ -287,7 +265,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         keep_alive_s=_number(environment, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5),
         transfer=transfer,
         host_bytes=host_bytes,
-        exchange_bytes=_exchange_bytes(namespace, spread, environment),
+        exchange_bytes=_number(environment, "MORI_SHMEM_HEAP_SIZE", 4 * 2**30) if by_mori else 0,
         hybrid=None if separate is None else not separate,
         adapters=_adapters(namespace, environment),
         draft=_draft(namespace, environment),
@@ -331,12 +309,6 @@ def _parallelism(
     address = namespace.data_parallel_address or namespace.master_addr or "127.0.0.1"
     wait_s = float(_number(environment, "VLLM_ENGINE_READY_TIMEOUT_S", 600))
     return spread, ServerNode(rank, address, namespace.data_parallel_rpc_port or _RPC_PORT, wait_s)
-
-
-def _exchange_bytes(namespace: argparse.Namespace, spread: Parallelism, environment: Mapping[str, str]) -> int:
-    """MoRI's heap on each GPU, 4 GiB unless the environment says otherwise."""
-    by_mori = str(namespace.all2all_backend).startswith("mori_")
-    return _number(environment, "MORI_SHMEM_HEAP_SIZE", 4 * 2**30) if by_mori and exchanges(spread) else 0
 
 
 def _adapters(namespace: argparse.Namespace, environment: Mapping[str, str]) -> AdapterSettings | None:
@@ -501,131 +473,3 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
         raise StartRefusal(
             1, f"ValueError: invalid literal for int() with base 10: {environment[name]!r} ({name})"
         ) from None
-
-
-# The command line.
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise _usage_refusal(self.prog, message)
-
-
-def _usage_refusal(program: str, message: str) -> StartRefusal:
-    return StartRefusal(2, f"usage: vllm serve [model_tag] [options]\n{program}: error: {message}")
-
-
-def _parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
-    """Return the flags' values of a command in one of its two supported forms, with vLLM's defaults for the flags that
-    the simulation needs.
-    """
-    words = server_command(argv)
-    name = PurePosixPath(words[0]).name if words else ""
-    if name == "vllm" and words[1:2] == ["serve"]:
-        program, flags = "vllm serve", words[2:]
-    elif name.startswith("python") and words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]:
-        program, flags = "api_server.py", words[3:]
-    else:
-        raise StartRefusal(
-            2,
-            f"llmd-oke rehearsal: {' '.join(words)[:200]!r} can't be simulated; accepted are `vllm serve MODEL ...` "
-            "and `python3 -m vllm.entrypoints.openai.api_server ...`, without a shell around them.",
-        )
-    known = [name for name, flag in flags_by_name().items() if release is None or release.has_flag(flag)]
-    namespace, rest = _parser(program, frozenset(known)).parse_known_args(_normalised(flags))
-    if rest:
-        # `vllm serve` is a subcommand: what it leaves over, the parser of `vllm` itself complains about.
-        raise _usage_refusal(program.partition(" ")[0], f"unrecognized arguments: {' '.join(rest)}")
-    return namespace
-
-
-@cache
-def _parser(program: str, known: frozenset[str]) -> _Parser:
-    """Return the parser of a program with the `known` flags; all other flags have their defaults."""
-    parser = _Parser(prog=program, add_help=False, allow_abbrev=False)
-    parser.add_argument("model_tag", nargs="?")
-    for name, flag in flags_by_name().items():
-        if name in known:
-            parser.add_argument(f"--{name}", *flag.aliases, dest=name.replace("-", "_"), **_options(name, flag))
-        else:
-            parser.set_defaults(**{name.replace("-", "_"): flag.default})
-    return parser
-
-
-def _options(name: str, flag: Flag) -> dict[str, Any]:
-    """Return the arguments of `ArgumentParser.add_argument` for a flag."""
-    match flag.kind:
-        case "boolean":
-            return {"action": argparse.BooleanOptionalAction, "default": flag.default}
-        case "switch":
-            return {"action": "store_true"}
-        case "list":
-            return {"nargs": "+"}
-        case "optional":
-            return {"nargs": "?", "const": True}
-        case "json" | "json-list":
-            return {"type": _json, "action": _Merge if flag.kind == "json" else "store", "default": None}
-        case kind:
-            converter = {"text": str, "integer": int, "size": human_readable_int, "number": float}[kind]
-            metavar = name.upper().replace("-", "_")
-            return {"type": converter, "default": flag.default, "choices": flag.choices, "metavar": metavar}
-
-
-def human_readable_int(text: str) -> int:
-    """Return an integer from text that may end in k, m, g (powers of 1000) or K, M, G (powers of 1024), like vLLM."""
-    factor = _SUFFIXES.get(text[-1:], 1)
-    return int(float(text[:-1]) * factor) if factor != 1 else int(text)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"Value {text} cannot be converted to <function loads>.") from error
-
-
-class _Merge(argparse.Action):
-    """Action of argparse for a flag with a JSON object, which may be given as a whole or key by key."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's form
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,  # noqa: ARG002 - argparse's form
-    ) -> None:
-        earlier: object = getattr(namespace, self.dest)
-        if isinstance(earlier, dict) and isinstance(values, dict):
-            values = cast("dict[str, Any]", earlier) | cast("dict[str, Any]", values)
-        setattr(namespace, self.dest, values)
-
-
-def _normalised(argv: Sequence[str]) -> list[str]:
-    """Return the arguments with dashes for underscores in flags' names, and `--flag.key value` as a JSON object."""
-    expanded: list[str] = []
-    rest = iter(argv)
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if not _FLAG.match(name):
-            expanded.append(word)
-            continue
-        flag, dot, path = name.partition(".")
-        flag = flag.replace("_", "-")
-        if not dot:
-            expanded.append(flag + equals + value)
-            continue
-        expanded.append(flag)
-        following = value if equals else next(rest, None)
-        if following is not None:
-            expanded.append(_nested(path, following))
-    return expanded
-
-
-def _nested(path: str, text: str) -> str:
-    try:
-        value: Any = json.loads(text)
-    except json.JSONDecodeError:
-        value = text
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    return json.dumps(value)

@@ -8,6 +8,7 @@ planned end of the step before, so that delays of timers don't accumulate.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from llmd_tuner.latency import LatencyModel
 
@@ -155,25 +156,27 @@ class SimulatedEngine:
 
     def _begin(self, start_s: float) -> None:
         step = self._scheduler.plan(start_s)
-        for sequence in step.pulls:
-            self._pull(sequence, start_s)
+        if self._handover is not None:
+            for sequence in step.pulls:
+                self._receiving.add(sequence)
+                self._handover.pull(sequence, start_s, self._received)
         for sequence in step.loads:
-            self._load(sequence, start_s)
+            self._receiving.add(sequence)
+            load_s = self._server.host_load_s(sequence.loading_blocks * self.settings.block_size)
+            self.clock.call_at(start_s + load_s, partial(self._loaded, sequence))
         self._count()
         if step.empty:
             self._step = None
             return
         self._step = step
-        deadline_s = start_s + self._duration_s(step)
+        duration_s = sum(self._server.prefill_s(tokens, sequence.computed) for sequence, tokens in step.prefills)
+        if decodes := len(step.decodes):
+            drafted = self._draft.tokens if self._draft else 0
+            duration_s += self._server.checked_step_s(decodes, step.context_tokens / decodes, drafted)
+        else:
+            duration_s = max(duration_s, self._server.decode_step_s(len(step.prefills), 0.0))
+        deadline_s = start_s + duration_s
         self.clock.call_at(deadline_s, lambda: self._finish_step(step, deadline_s))
-
-    def _duration_s(self, step: SchedulerStep) -> float:
-        prefill_s = sum(self._server.prefill_s(tokens, sequence.computed) for sequence, tokens in step.prefills)
-        decodes = len(step.decodes)
-        if not decodes:
-            return max(prefill_s, self._server.decode_step_s(len(step.prefills), 0.0))
-        drafted = self._draft.tokens if self._draft else 0
-        return prefill_s + self._server.checked_step_s(decodes, step.context_tokens / decodes, drafted)
 
     def _finish_step(self, step: SchedulerStep, deadline_s: float) -> None:
         resume_s = self.clock.resume_at(deadline_s)
@@ -205,22 +208,18 @@ class SimulatedEngine:
                 continue
             wait_s = now_s - sequence.last_token_s
             waits[wait_s] = waits.get(wait_s, 0) + 1
-            count = min(1 + self._accepted(sequence), sequence.max_tokens - sequence.generated)
+            accepted = 0
+            if self._draft is not None:
+                accepted = self._draft.accepted(sequence.drafts)
+                sequence.drafts += 1
+                self.metrics.count_draft(accepted)
+            count = min(1 + accepted, sequence.max_tokens - sequence.generated)
             sequence.computed += count
             tokens += count
             self._emit(sequence, now_s, count)
         for wait_s, times in waits.items():
             self.metrics.between_tokens.observe(wait_s, times)
         self.metrics.generation_tokens += tokens
-
-    def _accepted(self, sequence: Sequence) -> int:
-        """Count the tokens of a sequence's draft that are accepted in a step; 0 without a draft."""
-        if self._draft is None:
-            return 0
-        accepted = self._draft.accepted(sequence.drafts)
-        sequence.drafts += 1
-        self.metrics.count_draft(accepted)
-        return accepted
 
     def _emit_first(self, sequence: Sequence, now_s: float) -> None:
         """Emit the token at the end of a prefill: the first of a sequence, or the next one after a preemption."""
@@ -246,11 +245,6 @@ class SimulatedEngine:
 
     # KV caches from the node's memory.
 
-    def _load(self, sequence: Sequence, now_s: float) -> None:
-        self._receiving.add(sequence)
-        seconds = self._server.host_load_s(sequence.loading_blocks * self.settings.block_size)
-        self.clock.call_at(now_s + seconds, lambda: self._loaded(sequence))
-
     def _loaded(self, sequence: Sequence) -> None:
         """Put a sequence at the head of the queue; the blocks from the node's memory count as computed."""
         self._receiving.discard(sequence)
@@ -265,11 +259,6 @@ class SimulatedEngine:
         self._wake()
 
     # KV caches from prefill servers.
-
-    def _pull(self, sequence: Sequence, now_s: float) -> None:
-        if self._handover is not None:
-            self._receiving.add(sequence)
-            self._handover.pull(sequence, now_s, self._received)
 
     def _received(self, sequence: Sequence, success: bool) -> None:
         """Put a sequence at the head of the queue, with only the prompt's last token to compute; after a failed

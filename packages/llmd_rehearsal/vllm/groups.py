@@ -12,7 +12,8 @@ from contextlib import suppress
 
 from llmd_rehearsal.control_plane import CLUSTER_DOMAIN
 from llmd_rehearsal.pods.networks import bound_socket, in_namespace
-from llmd_rehearsal.vllm.command import ServerNode, StartRefusal
+from llmd_rehearsal.vllm.command import ServerNode
+from llmd_rehearsal.vllm.flags import StartRefusal
 
 _RETRY_S = 0.25
 _COMPLETE = b"complete\n"

@@ -8,7 +8,6 @@ their own, and no batch is kept to be asked for again (`replay_endpoint`).
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 import msgspec
 import zmq
@@ -100,6 +99,8 @@ class KvEventLog:
         if first >= end:
             return
         adapter, size, hashes = sequence.adapter, self._block_size, sequence.hashes
+        # Beside tokens, a block's hash includes the adapter, and in a prompt's first block the salt.
+        extra = [(adapter, None if block else sequence.cache_salt) for block in range(first, end)]
         self._events.append(
             BlockStored(
                 block_hashes=[value & _HASH_BITS for value in hashes[first:end]],
@@ -109,7 +110,7 @@ class KvEventLog:
                 lora_id=None if adapter is None else self._adapter_ids.setdefault(adapter, len(self._adapter_ids) + 1),
                 medium=_GPU,
                 lora_name=adapter,
-                extra_keys=[_extra_keys(sequence, block) for block in range(first, end)],
+                extra_keys=[tuple(key for key in keys if key is not None) or None for keys in extra],
                 group_idx=0,
                 kv_cache_spec_kind=self._kind,
             )
@@ -124,9 +125,3 @@ class KvEventLog:
         if self._events:
             self._send(EventBatch(time.time(), self._events, self._rank))
             self._events = []
-
-
-def _extra_keys(sequence: Sequence, block: int) -> tuple[str, ...] | None:
-    """Return what a block's hash includes besides tokens: the adapter, and the salt in a prompt's first block."""
-    keys: list[Any] = [sequence.adapter, None if block else sequence.cache_salt]
-    return tuple(key for key in keys if key is not None) or None

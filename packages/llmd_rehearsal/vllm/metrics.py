@@ -198,12 +198,16 @@ class ServerMetrics:
         self._lag = lag if rank == 0 else None
         self._connector = connector
         self._add_histograms(labels)
+        name = "vllm:cache_config_info"
+        facts = ",".join(f'{key}="{value}"' for key, value in cache_config.items())
+        head = f"# HELP {name} Information of the LLMEngine CacheConfig\n# TYPE {name} gauge\n"
+        cache_text = f'{head}{name}{{{facts},engine="{rank}"}} 1.0\n'.replace("%", "%%")
         name = "vllm:request_success_total"
         finished = [
             f"# HELP {name} Count of successfully processed requests.\n# TYPE {name} counter\n",
             *(f'{name}{{{labels},finished_reason="{reason}"}} %d.0\n' for reason in Finish),
         ]
-        self._head = _cache_config_text(cache_config, rank) + _template(_ENGINE, labels) + "".join(finished)
+        self._head = cache_text + _template(_ENGINE, labels) + "".join(finished)
         self._connector_template, self._lag_template = _template(_CONNECTOR, labels), _template(_LAG, labels)
         self._host_template = _template(_HOST_MEMORY, labels)
         self._drafts_template = _drafts_template(labels, drafted) if drafted else ""
@@ -304,10 +308,3 @@ def _drafts_template(labels: str, drafted: int) -> str:
     return (
         f"{_template(_DRAFTS, labels)}# HELP {name} Accepted tokens per draft position.\n# TYPE {name} counter\n{lines}"
     )
-
-
-def _cache_config_text(cache_config: Mapping[str, object], rank: int) -> str:
-    name = "vllm:cache_config_info"
-    labels = ",".join(f'{key}="{value}"' for key, value in cache_config.items())
-    head = f"# HELP {name} Information of the LLMEngine CacheConfig\n# TYPE {name} gauge\n"
-    return f'{head}{name}{{{labels},engine="{rank}"}} 1.0\n'.replace("%", "%%")

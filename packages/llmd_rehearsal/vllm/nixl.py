@@ -318,7 +318,8 @@ class Handover:
         held = self._held.get(request_id)
         if held is not None and held.renewed_by == engine_id:
             held.renewed_by = None
-            held.lease_end_s = max(held.lease_end_s, self._clock.now() + self._transfer.lease_extension_s)
+            extension_s = self._transfer.lease_s * 2 // 3  # vLLM 0.26, `nixl/base_worker.py`
+            held.lease_end_s = max(held.lease_end_s, self._clock.now() + extension_s)
             self._let_expire(held)
 
     def abandon_all(self, engine_id: str) -> None:

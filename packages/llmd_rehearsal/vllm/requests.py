@@ -213,7 +213,7 @@ def responses(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
 
 
 def _check_responses(body: ResponsesBody, limits: RequestLimits) -> None:
-    if limits.harmony and body.wants_logprobs:
+    if limits.harmony and "message.output_text.logprobs" in (body.include or []):
         raise _invalid_request("logprobs are not supported with gpt-oss models", "logprobs")
     if body.store and body.background:
         raise _invalid_request(

@@ -266,19 +266,15 @@ class Scheduler:
             room = min(tokens + self._drafted, self._longest - sequence.computed)
             while sequence.computed + room > len(sequence.blocks) * self._block_size and not self._grow(sequence, room):
                 preempted = True
-                if self._preempt_last() is sequence:
+                last = self.running.pop()  # the sequence that was admitted last
+                self.free(last)
+                self.waiting.appendleft(last)
+                self._metrics.preemptions += 1
+                if last is sequence:
                     return True
             step.add(sequence, tokens)
             index += 1
         return preempted
-
-    def _preempt_last(self) -> Sequence:
-        """Free the blocks of the sequence that was admitted last, move it to the head of the queue, and return it."""
-        sequence = self.running.pop()
-        self.free(sequence)
-        self.waiting.appendleft(sequence)
-        self._metrics.preemptions += 1
-        return sequence
 
     def _admit(self, step: SchedulerStep, now_s: float) -> None:
         """Admit waiting sequences in their order, past those whose adapter finds no slot."""

@@ -31,9 +31,10 @@ from llmd_rehearsal.pods.networks import bound_socket, network_of
 from llmd_rehearsal.vllm.adapters import ServedAdapters
 from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import CommandSettings, ServerNode, StartRefusal, settings
+from llmd_rehearsal.vllm.command import CommandSettings, ServerNode, settings
 from llmd_rehearsal.vllm.compiled_code import CompiledCode
 from llmd_rehearsal.vllm.engine import SimulatedEngine
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.groups import RankGroup
 from llmd_rehearsal.vllm.kv_events import EventPublisher, KvEventLog
 from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics

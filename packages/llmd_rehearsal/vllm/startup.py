@@ -21,7 +21,8 @@ from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.catalogue.shapes import Shape
 from llmd_oke.catalogue.speculation import ServerDraft
 
-from llmd_rehearsal.vllm.command import CommandSettings, DraftSettings, StartRefusal
+from llmd_rehearsal.vllm.command import CommandSettings, DraftSettings
+from llmd_rehearsal.vllm.flags import StartRefusal
 
 _GIB = 2**30
 _NO_SNAPSHOT = (

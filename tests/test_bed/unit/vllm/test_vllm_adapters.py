@@ -12,8 +12,9 @@ from llmd_oke.catalogue import model, shape
 from llmd_rehearsal.vllm.adapters import ServedAdapters
 from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import IGNORED_ADAPTERS, StartRefusal, settings
+from llmd_rehearsal.vllm.command import IGNORED_ADAPTERS, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.nixl import TransferNetwork
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size

@@ -4,7 +4,8 @@ import pytest
 from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue import release, release_names
 from llmd_oke.config.engine import engine_settings, further_flags
-from llmd_rehearsal.vllm.command import StartRefusal, settings
+from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.flags import StartRefusal
 
 MODEL = "openai/gpt-oss-120b"
 LLAMA = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"

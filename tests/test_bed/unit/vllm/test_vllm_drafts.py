@@ -9,8 +9,9 @@ from aiohttp import test_utils
 from llmd_oke.catalogue import model, shape
 from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import ACCEPTED_PERCENT, StartRefusal, settings
+from llmd_rehearsal.vllm.command import ACCEPTED_PERCENT, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import TransferNetwork
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, read_draft

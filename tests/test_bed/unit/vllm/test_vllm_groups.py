@@ -4,7 +4,8 @@ import asyncio
 import socket
 
 import pytest
-from llmd_rehearsal.vllm.command import ServerNode, StartRefusal
+from llmd_rehearsal.vllm.command import ServerNode
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.groups import RankGroup
 
 NODES = 3

@@ -5,7 +5,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_rehearsal.vllm.command import StartRefusal, settings
+from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.scheduler import HostCache
 
 OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from llmd_rehearsal.vllm.command import KvEventSettings, StartRefusal, settings
+from llmd_rehearsal.vllm.command import KvEventSettings, settings
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.kv_events import BlockRemoved, BlockStored, EventBatch, EventPublisher
 
 FLAGS = ("--kv-events-config.enable_kv_cache_events=true", "--block-size=16")

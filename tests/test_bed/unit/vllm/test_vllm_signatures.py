@@ -5,7 +5,8 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import shape
 from llmd_oke.catalogue.signatures import text_signatures
 from llmd_oke.operations.doctor.log_search import LogSearch
-from llmd_rehearsal.vllm.command import StartRefusal, settings
+from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'

@@ -6,7 +6,8 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import model, release, shape
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_sources import source_hosts
-from llmd_rehearsal.vllm.command import StartRefusal, settings
+from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model, vocabulary_error
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
