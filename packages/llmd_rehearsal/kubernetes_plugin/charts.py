@@ -99,16 +99,6 @@ def chart(reference: str, repository: str, version: str) -> Generator[Path]:
         yield copy
 
 
-def chart_version(reference: str, repository: str, version: str) -> str:
-    """Return the version in the `Chart.yaml` of the chart that a program refers to.
-
-    Raises:
-        OperationRefusal: rehearsals have no such chart, or its folder is missing.
-    """
-    with chart(reference, repository, version) as folder:
-        return str(yaml.safe_load((folder / _OWN).read_text())["version"])
-
-
 def find(reference: str, repository: str, version: str) -> ChartSource:
     """Return the chart that rehearsals have for the chart reference of a program, also if the reference is to a copy in
     a private registry. The chart's folder may not exist.

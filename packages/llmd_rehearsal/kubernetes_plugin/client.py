@@ -134,7 +134,10 @@ def load(text_or_path: str) -> JsonObject:
     Raises:
         OperationRefusal: the text isn't a kubeconfig; the message is client-go's.
     """
-    content = _read(text_or_path)
+    content = text_or_path
+    if "\n" not in content and not content.lstrip().startswith("{"):
+        path = Path(content).expanduser()
+        content = path.read_text() if path.is_file() else content
     try:
         parsed = yaml.safe_load(content)
     except yaml.YAMLError as error:
@@ -163,13 +166,6 @@ def find_access(config: JsonObject, context_name: str = "", cluster_name: str = 
         return None
     user = _entry(config, "users", "user", context.get("user")) or {}
     return Access(cluster, user, context.get("namespace") or "")
-
-
-def _read(text_or_path: str) -> str:
-    if "\n" in text_or_path or text_or_path.lstrip().startswith("{"):
-        return text_or_path
-    path = Path(text_or_path).expanduser()
-    return path.read_text() if path.is_file() else text_or_path
 
 
 def _entry(config: JsonObject, section: str, field: str, name: object) -> JsonObject | None:

@@ -16,9 +16,9 @@ from typing import Any, Final
 import yaml
 from llmd_base.records import document
 
-from llmd_rehearsal.kubernetes_plugin.charts import chart, chart_version
+from llmd_rehearsal.kubernetes_plugin.charts import chart
 from llmd_rehearsal.kubernetes_plugin.client import Access
-from llmd_rehearsal.kubernetes_plugin.operations import ObjectPropertyChange, differences, without_ignored
+from llmd_rehearsal.kubernetes_plugin.differences import ObjectPropertyChange, differences, without_ignored
 from llmd_rehearsal.kubernetes_plugin.sessions import KubernetesSession
 from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, OperationRefusal, Secret, Tree, without_secrets
 
@@ -220,7 +220,8 @@ class Releases:
             raise OperationRefusal(f"Helm releases in this rehearsal don't know {', '.join(unsupported)}")
         options: Any = without_secrets(checked.get("repositoryOpts") or {})
         if UNKNOWN not in (checked.get("chart"), options.get("repo"), checked.get("version")):
-            checked["version"] = chart_version(*_chart_of(checked))
+            with chart(*_chart_of(checked)) as folder:
+                checked["version"] = str(yaml.safe_load((folder / "Chart.yaml").read_text())["version"])
         return checked
 
     def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[ObjectPropertyChange]:

@@ -60,7 +60,10 @@ def normalized(obj: JsonObject, schemas: "Schemas | None") -> JsonObject:
             case "Secret":
                 obj = _secret(obj)
             case "CustomResourceDefinition":
-                obj = _definition(obj)
+                spec = dig_map(obj, "spec")
+                if spec.get("preserveUnknownFields") is False:
+                    spec = {key: value for key, value in spec.items() if key != "preserveUnknownFields"}
+                obj = {key: spec if key == "spec" else value for key, value in obj.items() if key != "status"}
             case _:
                 obj = schemas.normalized(obj) if schemas else obj
     return without_read_only_metadata(obj)
@@ -80,13 +83,6 @@ def _base64_again(value: Any) -> Any:
         return base64.b64encode(base64.b64decode(value, validate=False)).decode()
     except (binascii.Error, TypeError, ValueError):
         return value
-
-
-def _definition(obj: JsonObject) -> JsonObject:
-    spec = dig_map(obj, "spec")
-    if spec.get("preserveUnknownFields") is False:
-        spec = {key: value for key, value in spec.items() if key != "preserveUnknownFields"}
-    return {key: spec if key == "spec" else value for key, value in obj.items() if key != "status"}
 
 
 def adopt_name(obj: JsonObject, old: JsonObject) -> JsonObject:

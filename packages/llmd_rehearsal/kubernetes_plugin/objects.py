@@ -233,13 +233,14 @@ def mark_secrets(outputs: dict[str, Tree], inputs: dict[str, Tree]) -> dict[str,
     """
     if outputs.get("kind") == "Secret":
         return {key: _secret(value) if key in {"data", "stringData"} else value for key, value in outputs.items()}
-    return {key: _mark(value, inputs.get(key)) for key, value in outputs.items()}
-
-
-def _mark(output: Tree, inputs: Tree) -> Tree:
-    if isinstance(output, dict) and isinstance(inputs, dict):
-        return {**mark_secrets(output, inputs)}
-    return _secret(output) if has_secrets(inputs) else output
+    marked: dict[str, Tree] = {}
+    for key, value in outputs.items():
+        given = inputs.get(key)
+        if isinstance(value, dict) and isinstance(given, dict):
+            marked[key] = {**mark_secrets(value, given)}
+        else:
+            marked[key] = _secret(value) if has_secrets(given) else value
+    return marked
 
 
 def _secret(value: Tree) -> Secret:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from llmd_rehearsal.kubernetes_plugin import operations
+from llmd_rehearsal.kubernetes_plugin.differences import ObjectPropertyChange
 from llmd_rehearsal.kubernetes_plugin.helm import TOKEN as RELEASE
 from llmd_rehearsal.kubernetes_plugin.helm import Releases
 from llmd_rehearsal.kubernetes_plugin.objects import kind_of
-from llmd_rehearsal.kubernetes_plugin.operations import ObjectPropertyChange
 from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
 from llmd_rehearsal.kubernetes_plugin.sessions import (
     SETTING_TYPES,

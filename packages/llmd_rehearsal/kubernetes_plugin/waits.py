@@ -124,7 +124,11 @@ class Informer:
 
     def _run(self) -> None:
         version = ""
-        while not self._end_if_unused():
+        while True:
+            with self._lock:
+                self._ended = not self._subscribers
+                if self._ended:
+                    return
             try:
                 version = version or self._list()
                 version = self._watch(version)
@@ -132,11 +136,6 @@ class Informer:
                 _log.info("informer of %s: %s", self._resource.plural, error)
                 version = ""
                 time.sleep(RETRY_S)
-
-    def _end_if_unused(self) -> bool:
-        with self._lock:
-            self._ended = not self._subscribers
-            return self._ended
 
     def _list(self) -> str:
         response = self._cluster.get_path(self._resource.path(self._namespace))
@@ -323,7 +322,16 @@ class Waiter:
                     text = f"Resource '{name_of(obj)}' was created but failed to initialize"
                     raise ObjectNotReady(observation.live, text, self._explained(wait, observation).reasons)
                 if pending.left_s <= 0:
-                    return self._at_limit(wait, observation)
+                    readiness = self._explained(wait, observation)
+                    if readiness.ready or readiness.passes_at_limit:
+                        return observation.live
+                    polled, name = wait.fixed_limit is not None, name_of(observation.live)
+                    text = (
+                        f"Timeout occurred polling for '{name}'"
+                        if polled
+                        else f"'{name}' timed out waiting to be Ready"
+                    )
+                    raise ObjectNotReady(observation.live, text, readiness.reasons)
                 if self.cancelled.is_set():
                     text = f'Resource operation was cancelled for "{name_of(obj)}"'
                     raise ObjectNotReady(observation.live, text, readiness.reasons)
@@ -344,15 +352,6 @@ class Waiter:
             quiet_s=pending.quiet_s(others),
             settle_s=self.limits.settle_s,
         )
-
-    def _at_limit(self, wait: Wait, observation: ReadinessEvidence) -> JsonObject:
-        readiness = self._explained(wait, observation)
-        if readiness.ready or readiness.passes_at_limit:
-            return observation.live
-        name = name_of(observation.live)
-        polled = wait.fixed_limit is not None
-        text = f"Timeout occurred polling for '{name}'" if polled else f"'{name}' timed out waiting to be Ready"
-        raise ObjectNotReady(observation.live, text, readiness.reasons)
 
     def _explained(self, wait: Wait, observation: ReadinessEvidence) -> Readiness:
         """Return the verdict on readiness with additional reasons from the collections in `wait.evidence`."""

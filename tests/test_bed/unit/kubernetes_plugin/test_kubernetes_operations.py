@@ -1,12 +1,6 @@
+from llmd_rehearsal.kubernetes_plugin.differences import differences, replacing_fields, without_ignored
 from llmd_rehearsal.kubernetes_plugin.objects import kind_of
-from llmd_rehearsal.kubernetes_plugin.operations import (
-    differences,
-    must_force,
-    replacing_fields,
-    take_over_fields,
-    without_foreign_fields,
-    without_ignored,
-)
+from llmd_rehearsal.kubernetes_plugin.operations import must_force, take_over_fields, without_foreign_fields
 from llmd_rehearsal.plugin_values import UNKNOWN, PropertyChangeKind
 
 
