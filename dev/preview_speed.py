@@ -28,7 +28,7 @@ from llmd_oke import planning
 from llmd_oke.config import read
 from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.values import cache_folder
-from llmd_rehearsal import rehearsal
+from llmd_rehearsal import engine_operations, rehearsal
 from llmd_rehearsal.cluster_plan import PLUGIN_PORTS
 from llmd_rehearsal.cluster_spec import end_of_log
 from llmd_rehearsal.engine_project import copy_project
@@ -334,7 +334,7 @@ class _Bench:
             "PATH": f"{programs}:{self.prepared.cluster.environment()['PATH']}",
             "PULUMI_DEBUG_PROVIDERS": ",".join(f"{name}:{port}" for name, port in plugins.items()),
         }
-        modules = modules if plain_program.PACKAGE in plugins else rehearsal.program_modules(self.prepared.plan)
+        modules = modules if plain_program.PACKAGE in plugins else engine_operations.program_modules(self.prepared.plan)
         loaded = [word for module in modules for word in ("--load", module)]
         own = ["--stack", of.stack, "--result", str(result), "preview", *loaded]
         with (

@@ -20,7 +20,7 @@ from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import KubeConfig
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress
-from llmd_rehearsal import rehearsal
+from llmd_rehearsal import engine_operations, rehearsal
 from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
@@ -217,7 +217,7 @@ def main() -> None:
             prepared = rehearsal.prepare(
                 options.project, options.stack, RehearsalSettings(plugin=PluginChoice.STAND_IN), progress
             )
-            rehearsal.run_engine(prepared, options.operate, progress, unprotect=options.operate == "destroy")
+            engine_operations.run_engine(prepared, options.operate, progress, unprotect=options.operate == "destroy")
     except KitError as error:
         print(f"error {error}", file=sys.stderr)
         sys.exit(1)

@@ -30,7 +30,7 @@ from typing import Any
 from bench_projects import BenchProject, with_change
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
-from llmd_rehearsal import rehearsal
+from llmd_rehearsal import engine_operations, rehearsal
 from llmd_rehearsal.engine_project import checkpoint_file, latest
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.plugins import PluginChoice
@@ -165,7 +165,7 @@ def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) ->
         with _memory(prepared) as highest:
             ends_s = [time.monotonic()]
             for _ in range(2):
-                rehearsal.run_engine(prepared, "up", progress)
+                engine_operations.run_engine(prepared, "up", progress)
                 ends_s.append(time.monotonic())
         update_s, again_s = (end_s - start_s for start_s, end_s in itertools.pairwise(ends_s))
         known = latest(checkpoint_file(prepared.state, project.stack)).get("resources") or ()
@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.skip_checkpoints:
-        os.environ.update(dict.fromkeys(rehearsal.PASSED_ON, "true"))
+        os.environ.update(dict.fromkeys(engine_operations.PASSED_ON, "true"))
     signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(143))  # so that the local cluster goes too
     try:
         growth = measure(options.project, options.stack, options.sizes, PlainProgress(sys.stderr))

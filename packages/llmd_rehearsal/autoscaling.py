@@ -68,14 +68,13 @@ class ScalingTime:
     time_scale: float = 1.0
 
     @property
-    def sync_period_s(self) -> float:
-        """Wall seconds between two evaluations of a HorizontalPodAutoscaler by the HPA controller."""
-        return keda_parts().sync_period_s / self.speed
-
-    @property
-    def stabilization_s(self) -> float:
-        """The HPA controller's default scale-down stabilization window in wall seconds."""
-        return keda_parts().stabilization_s / self.speed
+    def controller_flags(self) -> list[str]:
+        """Flags of the controller manager with the HPA controller's durations in wall time: the period between two
+        evaluations of a HorizontalPodAutoscaler, and the default scale-down stabilization window.
+        """
+        parts = keda_parts()
+        durations_s = {"sync-period": parts.sync_period_s, "downscale-stabilization": parts.stabilization_s}
+        return [f"--horizontal-pod-autoscaler-{name}={time_s / self.speed:g}s" for name, time_s in durations_s.items()]
 
     @property
     def scrape_interval_s(self) -> float:

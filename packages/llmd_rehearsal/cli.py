@@ -4,17 +4,15 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
-from llmd_base.records import document
-from llmd_oke import planning
 from llmd_oke.cli import console, options
-from llmd_oke.cli.check import plan_document, show_plan, shows_all
+from llmd_oke.cli.check import show_plan, shows_all
 from llmd_oke.cli.plan_summary import show_summary
 from llmd_oke.cli.rehearsals import Rehearsals
 from llmd_oke.config import require_project
@@ -23,22 +21,19 @@ from llmd_oke.operations.previews import Preview, of_document
 from rich.markup import escape
 from rich.table import Table
 
-from llmd_rehearsal import rehearsal
-from llmd_rehearsal.autoscaling import ScalingTime, keda_parts
-from llmd_rehearsal.cluster_plan import SIMULATED_NODES, SIMULATED_PLUGIN, programs_in_pods, simulated_servers
+from llmd_rehearsal import engine_operations, output, rehearsal
+from llmd_rehearsal.cluster_plan import PROGRAMS, SIMULATED_NODES, SIMULATED_PLUGIN, programs_in_pods, simulated_servers
 from llmd_rehearsal.engine_project import DEPLOYED
-from llmd_rehearsal.inventory import IN_TESTS, LANGUAGES, WATCHING, ReleaseChoice
+from llmd_rehearsal.inventory import IN_TESTS, LANGUAGES
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.programs import LocalProgram, ensure
+from llmd_rehearsal.programs import ensure
 from llmd_rehearsal.real_vllm.choice import VllmChoice
-from llmd_rehearsal.real_vllm.differences import lines
 from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from llmd_rehearsal.time_scale import SLOWEST
 
 if TYPE_CHECKING:
     from llmd_rehearsal.real_vllm.checks import ServerCheck
-    from llmd_rehearsal.release_differences import ObjectDifference
 
 
 app = typer.Typer(
@@ -51,164 +46,8 @@ DEFAULT_STACK = "rehearsal"
 
 _OPERATING = {"preview": "previewing an update of", "destroy": "destroying"}
 
-_REAL = ("pulumi", "kube-apiserver")
-
 _ASK_PROMETHEUS = frozenset(("status", "doctor", "support"))
 """Sub-commands of `llmd-oke` that have the option `--prometheus`."""
-
-
-def changes_text(result: Mapping[str, Any]) -> str:
-    """Return one sentence on the resource changes of an engine operation (`up`, `preview`, `destroy`)."""
-    counts = {kind: count for kind, count in result["changes"].items() if kind not in {"same", "read"}}
-    same = result["changes"].get("same", 0)
-    if not counts and result["operation"] == "destroy":
-        return "nothing was deployed"
-    if not counts:
-        return f"no changes: {same} resources are as they should be"
-    text = ", ".join(
-        f"{count} to {kind}" if result["operation"] == "preview" else f"{count} {kind}d"
-        for kind, count in counts.items()
-    )
-    return f"{text}, {same} unchanged"
-
-
-def _show(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> None:
-    """Print the real parts, the simulated parts and the next commands of a rehearsal, for the end of `llmd-oke
-    rehearse`.
-    """
-    table = Table.grid(padding=(0, 2))
-    for name, text in _facts(prepared, placeholders, report):
-        table.add_row(f"[dim]{name}[/]", escape(text))
-    console.output().print(table)
-
-
-def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None) -> dict[str, Any]:
-    """Return the rehearsal as a JSON document: plan, programs, simulated parts, update, and the smoke benchmark's
-    results.
-    """
-    summaries, plugin = sorted(report.rglob("summary.json")) if report else [], prepared.plugin
-    return {
-        "stack": prepared.stack,
-        "plan": plan_document(prepared.plan),
-        **releases_document(prepared.inventory.release),
-        "version_differences": [
-            dataclasses.asdict(difference) for difference in prepared.inventory.version_differences(prepared.plan)
-        ],
-        "release_differences": [dataclasses.asdict(difference) for difference in _differences(prepared)],
-        "programs": {
-            name: document("version origin path", program, path=str(program.path))
-            for name, program in prepared.inventory.programs.items()
-        },
-        "kubernetes_plugin": document(
-            "real version path", plugin, real=plugin.is_real, path=str(plugin.path) if plugin.path else None
-        ),
-        "simulated": list(prepared.simulated(update["placeholders"])),
-        "cluster_begun": prepared.begun,
-        "time_scale": prepared.time_scale.scale,
-        "time_scale_because": prepared.time_scale.because,
-        "scaling": scaling_text(prepared.scaling_time) if prepared.scaling_time else None,
-        "update": dict(update),
-        "smoke": [json.loads(path.read_text()) for path in summaries],
-        "report": str(report) if report else None,
-    }
-
-
-def _show_programs(programs: Iterable[LocalProgram]) -> None:
-    """Print one line for each program with name, version, origin and path; lines aren't wrapped to the terminal's
-    width.
-    """
-    rows = [(program.name, program.version, program.origin, str(program.path)) for program in programs]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        console.output().print(line.rstrip(), markup=False, soft_wrap=True)
-
-
-def substitution_text(choice: ReleaseChoice) -> str | None:
-    """Return a notice that the rehearsal runs the router of another llm-d release than the stack's; None if both
-    releases are the same.
-    """
-    requested, used = choice.asked.name, choice.used.name
-    if requested == used:
-        return None
-    nearest = f"{used}, the nearest that has, is rehearsed"
-    return f"{requested} has no endpoint picker and sidecar that can be had here ({choice.because}); {nearest}"
-
-
-def release_text(choice: ReleaseChoice) -> str:
-    """Return the name of the llm-d release that is rehearsed and, if different, the name of the stack's own release."""
-    requested, used = choice.asked.name, choice.used.name
-    return used if requested == used else f"{used}, in place of {requested}"
-
-
-def releases_document(choice: ReleaseChoice) -> dict[str, str]:
-    """Return the names of the llm-d release that the stack asks for and of the release that is rehearsed, for a JSON
-    document.
-    """
-    return {"asked_release": choice.asked.name, "release": choice.used.name}
-
-
-def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> Iterator[tuple[str, str]]:
-    programs, scale = prepared.inventory.programs, prepared.time_scale.scale
-    routed = any(model.routed for model in prepared.plan.models)
-    real = [
-        f"{name} {programs[name].version}" for name in (*_REAL, *(programs_in_pods(prepared.plan) if routed else ()))
-    ]
-    real += [f"{name} {programs[name].version}" for name in WATCHING if name in programs]
-    real += [f"vLLM {prepared.real.version}"] if prepared.real else []
-    real += [f"Kubernetes plug-in {prepared.plugin.version}"] if prepared.plugin.is_real else []
-    yield "real", ", ".join(real)
-    picker = ", in which endpoint pickers read servers too" if scale > 1 else ""
-    pace = "" if scale == 1 else f"; model time is wall time / {scale:g}{picker}"
-    start = "" if prepared.startup_s is None else f"; servers take {prepared.startup_s:g} s to start"
-    if time := prepared.scaling_time:
-        yield "scaling", scaling_text(time)
-    yield "simulated", f"{', '.join(prepared.simulated({}))}{pace}{start}"
-    if prepared.real:
-        yield "cut", str(prepared.real.stack)
-        yield "vLLM differs", "\n".join(lines())
-    if placeholders:  # images without a program, named without their registry path
-        names = ", ".join(image.rsplit("/", 1)[-1] for image in placeholders)
-        yield "not run", f"{sum(placeholders.values())} pods, whose images have no program here: {names}"
-    if substitution := substitution_text(prepared.inventory.release):
-        yield "release", substitution
-        yield "differs", "\n".join(map(str, _differences(prepared)))
-    if versions := "\n".join(map(str, prepared.inventory.version_differences(prepared.plan))):
-        yield "versions", versions
-    if report:
-        yield "report", str(report)
-    end = rehearsal.typed(prepared.project, "down")
-    yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: {end}"
-
-
-def _show_checks(checks: "Sequence[ServerCheck]") -> None:
-    """Print the checks of vLLM's own servers, one table for each model; print nothing if the servers are simulated."""
-    for model in dict.fromkeys(check.model for check in checks):
-        table = Table("", "check", "evidence", title=f"vLLM itself: {model}", title_justify="left")
-        for check in checks:
-            if check.model == model:
-                verdict = "pass" if check.passed else "[bold red]FAIL[/]"
-                table.add_row(verdict, check.check, escape(f"{check.evidence} ({check.seconds:g} s)"))
-        console.output().print(table)
-
-
-def scaling_text(time: ScalingTime) -> str:
-    """Return a notice that names the programs that scale servers in a rehearsal and how their durations differ from a
-    real stack's.
-    """
-    version = keda_parts().definitions.version
-    return f"KEDA {version} and Kubernetes' own HPA controller, by the rehearsal's Prometheus; {time}"
-
-
-def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":
-    """Return the differences between the objects of the stack's release and of the rehearsed release; empty if both are
-    the same release.
-    """
-    if prepared.inventory.release.asked.name == prepared.inventory.release.used.name:
-        return ()
-    from llmd_rehearsal.release_differences import release_differences  # noqa: PLC0415 - it loads Pulumi
-
-    return release_differences(planning.plan_stack_file(prepared.project, prepared.stack), prepared.plan)
 
 
 def run_inside(
@@ -242,9 +81,11 @@ def run_inside(
     simulated = [word for part in parts for word in ("--simulated", part) if measures]
     from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL  # noqa: PLC0415 - it loads lightkube
 
-    ran = [word for version in rehearsal.running_programs(project, stack) for word in ("--ran", version)]
-    asked = command[0] in _ASK_PROMETHEUS and "--prometheus" not in command and rehearsal.has_prometheus(project, stack)
-    prometheus = ["--prometheus", PROMETHEUS_URL] if asked else []
+    record = rehearsal.cluster_record(project, stack)
+    versions = record.facts.get(PROGRAMS, "").split() if record else []
+    ran = [word for version in versions for word in ("--ran", version)]
+    asked = command[0] in _ASK_PROMETHEUS and "--prometheus" not in command
+    prometheus = ["--prometheus", PROMETHEUS_URL] if asked and record and "prometheus" in record.processes else []
     argv = [
         sys.executable,
         "-m",
@@ -274,7 +115,7 @@ class LocalRehearsals:
         """
         prepared = _running(project, stack, progress)
         progress.step("looking for changes by hand; nothing is changed")
-        return [Drift(**change) for change in rehearsal.run_engine(prepared, "drift", progress)["drift"]]
+        return [Drift(**change) for change in engine_operations.run_engine(prepared, "drift", progress)["drift"]]
 
     def preview(self, project: Path, stack: str, progress: Progress) -> Preview:
         """Return the changes that an update of a rehearsed stack would make. Starts the rehearsal if it isn't up.
@@ -283,7 +124,7 @@ class LocalRehearsals:
             KitError: the preview failed; the message has the engine's reason.
         """
         prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
-        return of_document(rehearsal.run_engine(prepared, "preview", progress))
+        return of_document(engine_operations.run_engine(prepared, "preview", progress))
 
     def replace_nodes(
         self,
@@ -305,7 +146,7 @@ class LocalRehearsals:
         progress.step("launching nodes of the rehearsed stack anew")
         limit = ["--drain-limit", str(drain_limit_s)] if drain_limit_s is not None else []
         more = ["--at-once", str(at_once), *limit, *["--force"] * force]
-        rehearsal.run_engine(prepared, "replace", progress, targets=names, more=more)
+        engine_operations.run_engine(prepared, "replace", progress, targets=names, more=more)
 
     def forget_losses(self, project: Path, stack: str, progress: Progress) -> Sequence[str]:
         """Remove from a rehearsed stack's Pulumi state the resources that the stand-in for OCI no longer has; return a
@@ -315,7 +156,7 @@ class LocalRehearsals:
             KitError: the stack's rehearsal isn't up, or the state can't be changed.
         """
         prepared = _running(project, stack, progress)
-        return list(rehearsal.run_engine(prepared, "forget", progress)["outputs"]["losses"])
+        return list(engine_operations.run_engine(prepared, "forget", progress)["outputs"]["losses"])
 
     def time_scale(self, project: Path, stack: str) -> float:
         """Return the time scale of a stack's rehearsal: wall seconds that its simulated servers take for one second of
@@ -438,21 +279,21 @@ def rehearse(
     _tell_release(prepared, progress)
     if not as_json:
         show = show_plan if shows_all() else show_summary
-        show(stack, prepared.plan, release=release_text(prepared.inventory.release))
+        show(stack, prepared.plan, release=output.release_text(prepared.inventory.release))
     rehearsal.ask_for_faults(prepared, faults)
     if after is not None:
-        progress.step(changes_text(rehearsal.deploy_before(prepared, after, progress)))
-    rehearsal.pre_scale_down(prepared, progress)
+        progress.step(output.changes_text(engine_operations.deploy_before(prepared, after, progress)))
+    engine_operations.pre_scale_down(prepared, progress)
     progress.step("updating the stack with the real engine")
     try:
-        update = rehearsal.run_engine(prepared, "up", progress)
+        update = engine_operations.run_engine(prepared, "up", progress)
     except KitError:
         if (
             prepared.plan.smoke.where == "cluster"
         ):  # a failed benchmark in the cluster may have failed the update: show its results
             _smoke(prepared, ["--fetch", "--if-failed"], as_json=True)
         raise
-    progress.step(changes_text(update))
+    progress.step(output.changes_text(update))
     simulated = prepared.simulated(update["placeholders"])
     started_s = time.time()
     status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
@@ -466,10 +307,13 @@ def rehearse(
     report = latest if latest.exists() and latest.lstat().st_mtime >= started_s else None
     if as_json:
         found = [dataclasses.asdict(check) for check in checks]
-        typer.echo(json.dumps({**_document(prepared, update, report), "vllm": found}, indent=2))
+        typer.echo(json.dumps({**output.rehearsal_document(prepared, update, report), "vllm": found}, indent=2))
     else:
-        _show(prepared, update["placeholders"], report)
-        _show_checks(checks)
+        table = Table.grid(padding=(0, 2))
+        for name, text in output.facts(prepared, update["placeholders"], report):
+            table.add_row(f"[dim]{name}[/]", escape(text))
+        console.output().print(table)
+        output.show_checks(checks)
     raise typer.Exit(status)
 
 
@@ -514,7 +358,8 @@ def down(
 def status(project: options.Project = options.HERE, as_json: options.Json = False) -> None:
     """Show which rehearsals are up, and how often their processes were restarted."""
     require_project(project)
-    phases = {name: rehearsal.phase(project, name) for name in rehearsal.rehearsed_stacks(project)}
+    stacks = sorted(path.parent.name for path in (project / rehearsal.FOLDER).glob("*/cluster.json"))
+    phases = {name: rehearsal.phase(project, name) for name in stacks}
     if as_json:
         typer.echo(json.dumps(phases, indent=2))
         return
@@ -557,10 +402,10 @@ def programs(
     """Find the programs that rehearsals need, on PATH or in the cache, and download or build missing ones."""
     progress = console.progress()
     inventory = rehearsal.have_programs(progress)
-    if text := substitution_text(inventory.release):
+    if text := output.substitution_text(inventory.release):
         progress.step(text)
     further = (*(IN_TESTS if tests else ()), *(LANGUAGES.values() if languages else ()))
-    _show_programs([*inventory.programs.values(), *ensure(further, progress).values()])
+    output.show_programs([*inventory.programs.values(), *ensure(further, progress).values()])
 
 
 def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
@@ -592,18 +437,18 @@ def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprot
     prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
     _tell_release(prepared, progress)
     rehearsal.ask_for_faults(prepared, ())
-    done = rehearsal.run_engine(prepared, operation, progress, unprotect=unprotect)
-    progress.step(changes_text(done))
+    done = engine_operations.run_engine(prepared, operation, progress, unprotect=unprotect)
+    progress.step(output.changes_text(done))
     if not was_up:
         end = rehearsal.typed(project, f"down --stack {stack}")
         progress.step(f"the rehearsal of {stack} is up since; to end it: {end}")
     if as_json:
-        typer.echo(json.dumps({**done, **releases_document(prepared.inventory.release)}, indent=2))
+        typer.echo(json.dumps({**done, **output.releases_document(prepared.inventory.release)}, indent=2))
 
 
 def _tell_release(prepared: Prepared, progress: Progress) -> None:
     """Report which release is rehearsed in place of the stack's, if it isn't the stack's own."""
-    if text := substitution_text(prepared.inventory.release):
+    if text := output.substitution_text(prepared.inventory.release):
         progress.step(text)
 
 
@@ -626,5 +471,5 @@ def _smoke(prepared: Prepared, arguments: Sequence[str], *, as_json: bool) -> in
     options = ["--stack", prepared.stack, "--project", str(prepared.project), "--router", prepared.router]
     argv = [sys.executable, "-m", "llmd_oke", "smoke", *options, *arguments]
     environment = console.inherited_environment()
-    output = sys.stderr if as_json else None
-    return rehearsal.run_command(prepared.project, prepared.stack, argv, env=environment, output=output)
+    stream = sys.stderr if as_json else None
+    return rehearsal.run_command(prepared.project, prepared.stack, argv, env=environment, output=stream)

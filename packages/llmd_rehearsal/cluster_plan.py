@@ -146,12 +146,7 @@ def local_cluster_spec(
         versions: versions of the programs that run in pods, recorded in the local cluster's facts.
         real: settings of vLLM itself; None if vLLM is simulated.
     """
-    scaling_periods_s = (
-        {"sync-period": scaling_time.sync_period_s, "downscale-stabilization": scaling_time.stabilization_s}
-        if scaling_time
-        else {}
-    )
-    scaling_flags = [f"--horizontal-pod-autoscaler-{name}={time_s:g}s" for name, time_s in scaling_periods_s.items()]
+    scaling_flags = scaling_time.controller_flags if scaling_time else ()
     control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes), scaling_flags)
     scales, servers = (time_scale, probe_time_scale), real and real.servers(control.pki.authority.certificate)
     agent = _agent_config(state, plan, programs, control.pki, scales, pod_environment or {}, servers)
@@ -185,14 +180,28 @@ def local_cluster_spec(
             "shapes_digest": hashlib.sha256("".join(shapes).encode()).hexdigest(),
             "nodes": str(len(agent.nodes)),
             "kubernetes_plugin": str(plugin),
-            PROGRAMS: " ".join(f"{name}={version}" for name, version in (versions or {}).items()),
-            "time_scale": str(time_scale),
-            "probe_time_scale": str(probe_time_scale),
-            SECONDS_TO_START: USUAL if startup_s is None else str(startup_s),
-            **({MEMORY_GIB: str(real.stack.memory_gib)} if real else {}),
-            **({SCALING_SPEED: str(scaling_time.speed)} if scaling_time else {}),
+            **_running_settings(scales, startup_s, scaling_time, versions or {}, real),
         },
     )
+
+
+def _running_settings(
+    scales: tuple[float, float],
+    startup_s: float | None,
+    scaling_time: ScalingTime | None,
+    versions: Mapping[str, str],
+    real: RealRehearsal | None,
+) -> dict[str, str]:
+    """Return the facts of a local cluster from which a later command learns the settings of the rehearsal that runs."""
+    time_scale, probe_time_scale = scales
+    return {
+        PROGRAMS: " ".join(f"{name}={version}" for name, version in versions.items()),
+        "time_scale": str(time_scale),
+        "probe_time_scale": str(probe_time_scale),
+        SECONDS_TO_START: USUAL if startup_s is None else str(startup_s),
+        **({MEMORY_GIB: str(real.stack.memory_gib)} if real else {}),
+        **({SCALING_SPEED: str(scaling_time.speed)} if scaling_time else {}),
+    }
 
 
 def _agent_config(

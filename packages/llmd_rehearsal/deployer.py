@@ -12,7 +12,8 @@ from llmd_tuner.experiments.deployer import Deployed, RehearsalRunner
 
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.cluster_plan import programs_in_pods
-from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings, pre_scale_down
+from llmd_rehearsal.engine_operations import pre_scale_down, run_engine
+from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from llmd_rehearsal.time_scale import ProcessorDemand, choose_time_scale, processors
 
 
@@ -39,7 +40,7 @@ class RehearsedDeployer:
         deployer.write(self._project, self._stack, value)
         self._prepared = rehearsal.prepare(self._project, self._derived, self._settings, progress)
         pre_scale_down(self._prepared, progress)
-        return _deployed(self._prepared, rehearsal.run_engine(self._prepared, "up", progress))
+        return _deployed(self._prepared, run_engine(self._prepared, "up", progress))
 
     def run(self, argv: Sequence[str]) -> int:
         """Run a program inside the local cluster and return its exit code."""
@@ -48,7 +49,7 @@ class RehearsedDeployer:
     def teardown(self, progress: Progress) -> None:
         """Destroy the deployed models with the real engine; keep the local cluster for the next deployment."""
         if self._prepared is not None:
-            rehearsal.run_engine(self._prepared, "destroy", progress)
+            run_engine(self._prepared, "destroy", progress)
 
     def close(self, progress: Progress) -> None:
         """Stop the local cluster and delete the stack file that was derived for the experiment."""
@@ -84,7 +85,7 @@ class RehearsalBackend:
             raise KitError(f"The stack {stack} is not up in a rehearsal.", remedy)
         prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
         progress.step("looking whether what is up is what the stack file has")
-        preview = rehearsal.run_engine(prepared, "preview", progress)
+        preview = run_engine(prepared, "preview", progress)
         if set(preview["changes"]) - {"same", "read"}:
             raise KitError("The stack file has changes that are not deployed.", remedy)
         return _deployed(prepared, preview), prepared.time_scale.scale

@@ -3,7 +3,7 @@ import sys
 
 from created_cluster import created
 from llmd_oke.testing import render
-from llmd_rehearsal.rehearsal import CREATED_CLUSTER_MODULES
+from llmd_rehearsal.engine_operations import CREATED_CLUSTER_MODULES
 
 
 def test_rendering_a_created_cluster_imports_every_module_that_is_preloaded():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from llmd_base.progress import SilentProgress
 from llmd_oke.sdk_modules import plugin_version
-from llmd_rehearsal import rehearsal
+from llmd_rehearsal import engine_operations, rehearsal
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN
 from llmd_rehearsal.plugins import EXECUTABLE, PluginChoice, installed
 from user_project import Ended, Project
@@ -49,7 +49,7 @@ def life(request: pytest.FixtureRequest, project: Project, tmp_path_factory: pyt
         settings = rehearsal.running_settings(project.folder, STACK)
         assert settings.plugin is PluginChoice.REAL
         prepared = rehearsal.prepare(project.folder, STACK, settings, SilentProgress())
-        refreshed = rehearsal.run_engine(prepared, "refresh", SilentProgress())
+        refreshed = engine_operations.run_engine(prepared, "refresh", SilentProgress())
         yield Life(path, created, left_alone, refreshed)
         project.command("rehearse", "down", "--stack", STACK)
 

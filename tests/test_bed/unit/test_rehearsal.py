@@ -13,8 +13,8 @@ from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.operations.locks import file_lock
 from llmd_rehearsal import rehearsal
+from llmd_rehearsal.engine_operations import removed_servers
 from llmd_rehearsal.local_cluster import LocalCluster
-from llmd_rehearsal.rehearsal import removed_servers
 from stack_files import model, plan
 
 

@@ -7,7 +7,7 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.cli.main import app
-from llmd_rehearsal import cli, rehearsal
+from llmd_rehearsal import output, rehearsal
 from llmd_rehearsal.inventory import ReleaseChoice
 from stack_files import PROJECT
 from typer.testing import CliRunner, Result
@@ -86,17 +86,17 @@ def choice(asked: str, used: str) -> ReleaseChoice:
 
 def test_a_rehearsal_reports_the_release_that_it_runs_in_place_of_the_stacks():
     replaced = choice("llm-d-0.7.0", "llm-d-0.6.0")
-    assert cli.release_text(replaced) == "llm-d-0.6.0, in place of llm-d-0.7.0"
+    assert output.release_text(replaced) == "llm-d-0.6.0, in place of llm-d-0.7.0"
     assert "can be had here (403 Forbidden); llm-d-0.6.0, the nearest that has," in (
-        cli.substitution_text(replaced) or ""
+        output.substitution_text(replaced) or ""
     )
-    assert cli.releases_document(replaced) == {"asked_release": "llm-d-0.7.0", "release": "llm-d-0.6.0"}
+    assert output.releases_document(replaced) == {"asked_release": "llm-d-0.7.0", "release": "llm-d-0.6.0"}
 
 
 def test_a_rehearsal_that_runs_the_stacks_own_release_reports_no_substitution():
     same = choice("llm-d-0.6.0", "llm-d-0.6.0")
-    assert cli.release_text(same) == "llm-d-0.6.0"
-    assert cli.substitution_text(same) is None
+    assert output.release_text(same) == "llm-d-0.6.0"
+    assert output.substitution_text(same) is None
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_the_result_of_a_rehearsed_pulumi_operation_is_told_in_a_sentence(
     operation: str, changes: dict[str, int], told: str
 ):
     result: dict[str, Any] = {"operation": operation, "changes": changes}
-    assert cli.changes_text(result) == told
+    assert output.changes_text(result) == told
