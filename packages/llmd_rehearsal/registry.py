@@ -11,6 +11,7 @@ import argparse
 import json
 import secrets
 from pathlib import Path
+from typing import cast
 
 from aiohttp import BasicAuth, web
 
@@ -37,10 +38,11 @@ class Registry:
     async def _token(self, request: web.Request) -> web.Response:
         known: dict[str, list[str]] = json.loads(self._accounts.read_text())
         try:
-            user = BasicAuth.decode(request.headers.get("Authorization", ""))
+            decoded = BasicAuth.decode(request.headers.get("Authorization", ""))
         except ValueError:
             raise web.HTTPUnauthorized from None
-        if user.password not in known.get(str(user.login), ()):
+        login, password, _ = cast("tuple[str, str, str]", decoded)
+        if password not in known.get(login, ()):
             raise web.HTTPUnauthorized
         token = secrets.token_urlsafe(16)
         self._tokens.add(token)
