@@ -74,7 +74,7 @@ def test_an_error_inside_an_output_reaches_the_caller_of_the_mocks():
         declared(program)
 
 
-def test_waiting_for_a_pulumi_program_that_does_not_end_has_a_time_limit():
+def test_the_pulumi_mocks_wait_only_a_limited_time_for_a_program_to_end():
     never = threading.Event()
     with pytest.raises(KitError, match=r"does not end within 0\.2 s"):
         declared(never.wait, limit_s=0.2)

@@ -189,7 +189,7 @@ def at(value: Any, steps: tuple[str | int, ...]) -> Any:
 
 @LAWS
 @given(own=OBJECTS)
-def test_an_empty_base_file_changes_nothing(project: Path, own: dict[str, Any]):
+def test_an_empty_base_file_leaves_the_stack_file_unchanged(project: Path, own: dict[str, Any]):
     assert merged(project, own, {}).value == own
 
 

@@ -101,14 +101,14 @@ def test_a_file_that_is_not_yaml_is_an_error_with_the_file_name(project: Path, t
         (b"a: b: c", ":1 is not YAML: mapping values are not allowed in this context."),
     ],
 )
-def test_a_yaml_error_is_reported_by_file_and_line(project: Path, text: bytes, said: str):
+def test_a_yaml_error_in_a_stack_file_is_reported_by_file_and_line(project: Path, text: bytes, said: str):
     path = write(project, text)
     with pytest.raises(KitError) as caught:
         config.load(project, "mine")
     assert caught.value.message == f"{path}{said}"
 
 
-def test_deeply_nested_yaml_is_refused(project: Path):
+def test_deeply_nested_yaml_in_a_stack_file_is_refused(project: Path):
     (problem,) = refused(project, "[" * 1000 + "]" * 1000)
     assert (problem.line, problem.why) == (1, "it is nested too deeply")
 
@@ -149,7 +149,7 @@ def test_a_missing_key_has_the_line_of_the_enclosing_object(project: Path):
     assert (problem.path, problem.line, problem.value) == ("models[0].workload.outputTokens", 15, None)
 
 
-def test_a_duplicate_key_is_refused(project: Path):
+def test_a_duplicate_key_in_a_stack_file_is_refused(project: Path):
     (problem,) = refused(project, STACK + "    release: llm-d-0.6.0\n")
     assert (problem.path, problem.line) == ("release", 16)
     assert (problem.value, problem.why) == ("llm-d-0.6.0", "the key is in line 11 already")

@@ -116,7 +116,7 @@ def test_a_deployments_load_is_observed_by_the_increase_of_its_counters():
     assert seen.notes == ()
 
 
-def test_decoding_sequences_are_computed_from_the_time_between_tokens():
+def test_the_number_of_decoding_sequences_is_computed_from_inter_token_latency():
     assert watched([unit(0), unit(50), unit(100)])[-1].running == pytest.approx(100 * 10 * 0.02 / 20)
 
 

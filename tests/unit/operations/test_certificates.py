@@ -30,7 +30,7 @@ def finding(secret: StoredSecret | None) -> Finding:
     return result
 
 
-def test_a_certificate_for_the_front_doors_host_passes():
+def test_a_front_door_certificate_for_the_front_doors_host_passes_the_check():
     assert finding(stored()).verdict is Verdict.FINE
 
 
@@ -78,7 +78,7 @@ def test_an_update_goes_on_if_the_front_doors_certificate_cannot_be_read(read: R
     refuse_certificates(plan(frontDoor=DOOR), read)
 
 
-def test_a_front_door_certificate_in_an_unreachable_cluster_is_unknown():
+def test_the_check_of_a_front_door_certificate_in_an_unreachable_cluster_is_unknown():
     (result,) = certificate_findings(plan(frontDoor=DOOR), silent)
     assert (result.verdict, result.value) == (Verdict.UNKNOWN, "The cluster does not answer.")
 

@@ -366,7 +366,7 @@ def test_preflight_reports_a_node_image_for_other_shapes():
     assert "not for BM.GPU.MI300X.8" in finding.value
 
 
-def test_a_missing_oke_node_package_is_unknown_as_the_image_may_carry_it():
+def test_without_an_oke_node_package_the_check_is_unknown_as_the_image_may_have_it():
     finding = only("packages", look(cluster={"kubernetesVersion": "v1.34.3"}))
     assert (finding.verdict, finding.path) == (Verdict.UNKNOWN, "gpuPools[0].image")
     assert "have no oci-oke-node-all-1.34.3: nodes join if the image carries it" in finding.value

@@ -46,7 +46,7 @@ def test_a_range_query_yields_all_points() -> None:
     assert series.points == ((1.0, 1.0), (2.0, 3.0))
 
 
-def test_a_scalar_result_of_prometheus_is_a_series_without_labels() -> None:
+def test_a_scalar_result_of_prometheus_is_returned_as_a_series_without_labels() -> None:
     (series,) = query(URL, "1", http=answering(result("scalar", [1, "1"])))
     assert (dict(series.labels), series.value) == ({}, 1.0)
 
@@ -83,7 +83,7 @@ def test_an_unreachable_prometheus_is_reported_with_its_address() -> None:
             query(url, "up", limit_s=2)
 
 
-def test_only_firing_alerts_are_returned() -> None:
+def test_only_firing_alerts_of_prometheus_are_returned() -> None:
     rows = [
         {
             "labels": {"alertname": "A"},

@@ -58,6 +58,6 @@ def test_a_prometheus_outside_of_the_cluster_is_queried_at_its_address() -> None
     assert f"Prometheus at {url} can't be reached" in finding.value
 
 
-def test_an_existing_prometheus_is_unknown_for_a_cluster_that_the_stack_creates() -> None:
+def test_the_check_of_prometheus_is_unknown_for_a_cluster_yet_to_be_created() -> None:
     (finding,) = prometheus_findings(plan_object(created_stack(monitoring="existing")))
     assert finding.verdict is Verdict.UNKNOWN

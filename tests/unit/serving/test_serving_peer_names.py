@@ -35,6 +35,6 @@ def test_the_wait_for_peer_names_goes_on_while_one_has_several_addresses():
     assert took_s == 300
 
 
-def test_a_pod_whose_address_belongs_to_no_peer_name_reports_it():
+def test_the_wait_for_peer_names_reports_that_none_has_the_pods_own_address():
     problem, _ = waited(lambda _now: KNOWN, own="10.0.0.7")
     assert "10.0.0.7, the pod's own address, is none of" in problem

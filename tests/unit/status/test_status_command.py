@@ -305,7 +305,7 @@ def test_status_json_has_nodes_servers_models_versions_and_alerts(run: Run):
     assert document["models"][0]["limits"][0]["name"] == "ttft_ms"
 
 
-def test_watching_repeats_the_status_until_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_status_with_the_option_watch_repeats_until_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch):
     looks: list[float] = []
 
     def pause(seconds: float) -> None:

@@ -87,7 +87,7 @@ def test_status_colours_are_readable_on_light_and_dark_backgrounds(
     assert {"1", "31" if slow else "32"} <= codes <= {"", "0", "1", "2", "31", "32", "35"}
 
 
-def test_a_missed_latency_target_is_reported(run: Run, cluster: StackCluster):
+def test_the_status_reports_a_missed_latency_target(run: Run, cluster: StackCluster):
     serve(cluster, lambda requests: remote(requests, ttft_s=3.0))
     assert what(run("status", "--json")) == ["gpt-oss-120b: TTFT mean, ms 3100, to be at most 2000"]
 
@@ -189,7 +189,7 @@ def test_servers_that_prometheus_has_known_for_under_a_minute_are_reported(run: 
     assert told.endswith("can't be read: Prometheus has known it for less than 60 s")
 
 
-def test_firing_alerts_are_reported_except_watchdogs(run: Run, cluster: StackCluster):
+def test_the_status_reports_firing_alerts_except_watchdogs(run: Run, cluster: StackCluster):
     history(cluster, of_pod)
     failing = {"alertname": "KvTransfersFail", "severity": "critical"}
     alerts(cluster, {"alertname": "Watchdog", "severity": "none"}, failing, {**failing, "pod": "other"})

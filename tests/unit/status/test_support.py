@@ -166,7 +166,7 @@ def test_support_refuses_an_output_path_in_a_missing_folder(run: Run, project: P
     assert "is no folder" in str(result.exception)
 
 
-def test_support_json_lists_what_is_in_the_archive(run: Run, project: Path):
+def test_the_support_command_lists_the_archives_contents_as_json(run: Run, project: Path):
     result = run("support", "--output", str(project / "x.tar.gz"), "--json")
     assert "status.json" in json.loads(result.stdout)["files"]
     assert yaml.safe_load(result.stdout)["file"] == str(project / "x.tar.gz")
