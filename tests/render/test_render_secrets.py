@@ -58,14 +58,14 @@ def test_the_link_of_an_imported_image_is_secret_in_the_resources_outputs_too(re
         assert image.additional_secret_outputs == ("imageSourceDetails",)
 
 
-def test_tokens_are_only_in_kubernetes_secrets_which_pods_refer_to(rendered: Any):
+def test_no_planted_secret_occurs_in_a_kubernetes_object_other_than_a_secret(rendered: Any):
     for manifest in whole(rendered).manifests():
         if manifest["kind"] != "Secret":
             assert not [text for text in PLANTED if places(manifest, text)], manifest["metadata"]["name"]
 
 
 @pytest.mark.parametrize("source", ["object-storage", "hugging-face"])
-def test_a_pre_warmed_server_is_offline_and_has_no_token(rendered: Any, source: str):
+def test_a_server_with_pre_warmed_weights_is_offline_and_has_no_hugging_face_token(rendered: Any, source: str):
     deployments = [m for m in whole(rendered, source).manifests() if m["kind"] == "Deployment"]
     servers = [
         container
