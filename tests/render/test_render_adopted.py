@@ -75,7 +75,7 @@ def test_adopt_lists_the_steps_that_replace_a_llm_d_guide_deployment(tmp_path: P
     assert stack["namespace"] == "llmd-oke"
     assert (stack["models"][0]["model"], stack["models"][0]["topology"]) == ("gpt-oss-120b", "4p-tp1-1d-tp4")
     assert "1. llmd-oke up --stack prod   # beside llm-d/pd-disaggregation-rocm-vllm-prefill" in shown
-    assert "2. llm-d/pd-disaggregation: a route of the stack at the same Gateway takes over as the update ends" in shown
+    assert "2. llm-d/pd-disaggregation: a route of the stack at the same Gateway takes over, in two updates" in shown
     assert "3. kubectl delete deployment pd-disaggregation-rocm-vllm-prefill" in shown
 
 

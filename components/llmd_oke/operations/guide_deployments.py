@@ -105,7 +105,7 @@ class GuideDeployment:
         yield f"llmd-oke up --stack {stack}   # beside {names}, which stay as they are"
         if self.routes:
             yield (
-                f"{', '.join(self.routes)}: a route of the stack at the same Gateway takes over as the update ends;"
+                f"{', '.join(self.routes)}: a route of the stack at the same Gateway takes over, in two updates;"
                 f" or give it the stack's address as backend, with a ReferenceGrant ({PAGE})"
             )
         else:

@@ -103,16 +103,21 @@ class Adoption:
         objects_file = self.write("objects.json", objects(*self.servers, *map(dict, routes)))
         adopted = self.project.command("adopt", state_file, "--stack", self.stack, "--objects", objects_file)
         assert adopted.status == 0, adopted.errors
-        file = self.project.folder / "stacks" / f"Pulumi.{self.stack}.yaml"
-        document = yaml.safe_load(file.read_text())
-        stack = document["config"]["llmd-oke:stack"]
-        stack["smoke"]["requests"] = 8
-        stack["models"][0]["router"] = changes.pop("router", {})
-        file.write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {**stack, **changes}}}))
+        self.change(smoke={"requests": 8, "concurrency": 2}, **changes)
         return adopted.output.splitlines()
 
-    def serve_by_guide(self, *routes: Mapping[str, Any]) -> None:
-        """Start the local cluster with nothing of the stack in it, and deploy what the guide does."""
+    def change(self, router: Mapping[str, Any] | None = None, **changes: Any) -> None:
+        """Change keys of the stack file, and the router of its model."""
+        file = self.project.folder / "stacks" / f"Pulumi.{self.stack}.yaml"
+        stack = yaml.safe_load(file.read_text())["config"]["llmd-oke:stack"]
+        if router is not None:
+            stack["models"][0]["router"] = dict(router)
+        file.write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {**stack, **changes}}}))
+
+    def serve_by_guide(self, address: str, *routes: Mapping[str, Any]) -> None:
+        """Start the local cluster with nothing of the stack in it, and deploy what the guide does, until an address
+        answers.
+        """
         empty = self.project.command("rehearse", "preview", "--stack", self.stack)
         assert empty.status == 0, empty.errors
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": guide_objects.NAMESPACE}}
@@ -120,6 +125,9 @@ class Adoption:
         definitions = crd_manifests(default_release().crds)
         file = self.write("all.json", [*definitions, space, *guide_objects.router(CHART), *routes, *whole])
         self.inside(guide_objects.__file__, file)
+        asking = ("--retry", "120", "--retry-delay", "1", "--retry-all-errors", "-sSf", f"{address}/v1/models")
+        ready = self.project.command("rehearse", "run", "--stack", self.stack, "--", "curl", *asking)
+        assert ready.status == 0, ready.errors
 
     def inside(self, *command: str) -> str:
         """Run Python inside of the local cluster; return its output."""
@@ -190,7 +198,7 @@ def test_no_request_fails_while_clients_move_from_a_guides_router_to_a_stack(pro
     adoption = Adoption(project, STACK, tmp_path)
     names = " ".join(item["metadata"]["name"] for item in adoption.servers)
     assert f"kubectl delete deployment {names} --namespace llm-d" in adoption.adopt()[-1]
-    adoption.serve_by_guide()
+    adoption.serve_by_guide(guide_objects.ADDRESS)
     with adoption.flowing("a guide's deployment, by clients who change their address", guide_objects.ADDRESS):
         adoption.deploy()
         adoption.ask(guide_objects.ADDRESS, NEW)
@@ -205,10 +213,14 @@ def test_no_request_fails_while_a_gateway_moves_from_a_guides_pool_to_a_stack(pr
         pytest.skip(f"no {', '.join(missing)}: scripts/test builds them")
     adoption = Adoption(project, BEHIND, tmp_path)
     pool = {**POOL, "metadata": {**POOL["metadata"], "name": "gpt-oss-120b"}}
-    steps = adoption.adopt(pool, ROUTE, router={"mode": "gateway"}, gateway=GATEWAY)
+    aside = {"mode": "gateway", "route": {"hosts": ["new.example.com"]}}
+    steps = adoption.adopt(pool, ROUTE, router=aside, gateway=GATEWAY)
     assert "2. llm-d/pd-disaggregation: a route of the stack at the same Gateway" in steps[-2]
-    adoption.serve_by_guide(ROUTE)
+    adoption.serve_by_guide(SHARED, ROUTE)
     with adoption.flowing("a guide's deployment, by a route of the stack at the same Gateway", SHARED):
+        adoption.deploy()
+        adoption.await_answers(SHARED)
+        adoption.change(router={"mode": "gateway"})
         adoption.deploy()
         adoption.await_answers(SHARED)
         adoption.delete_guides_servers()
