@@ -223,6 +223,7 @@ def reasoning(stack: Stack) -> str:
     """
     for _ in range(_THOUGHTFUL_PROMPTS):
         asked = {"model": stack.facts.repository, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+        asked["chat_template_kwargs"] = {"thinking": True}  # DeepSeek-V3.1 thinks only where it is asked to
         body = {**asked, "messages": [{"role": "user", "content": random_text(20)}]}
         (choice,) = posted(stack.service, "/v1/chat/completions", body).json()["choices"]
         whole = choice["message"].get("reasoning") or ""

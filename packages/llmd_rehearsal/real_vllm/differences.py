@@ -60,12 +60,21 @@ class TinySizes(Entry):
 
 class TinyFamily(Entry):
     """Model family of which tiny models run on a processor: number format of weights, tokens per KV cache block (None
-    for the stack's own), and additional keys of config.json.
+    for the stack's own), further arguments of servers, and additional keys of config.json.
     """
 
     dtype: str = "float32"
     block_size: Number | None = None
-    config: Mapping[str, int | str | list[int]] = {}
+    arguments: tuple[Difference, ...] = ()
+    config: Mapping[str, int | str | list[int] | dict[str, float | str]] = {}
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Arguments that servers of the family's tiny models get on a processor, with the reasons."""
+        if self.block_size is None:
+            return self.arguments
+        blocks = Difference(value=f"--block-size={self.block_size.value}", because=self.block_size.because)
+        return (blocks, *self.arguments)
 
 
 class ServerMemory(Entry):
@@ -117,9 +126,8 @@ def on_processor(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
     """
     data = real_vllm_data()
     kept = [word for word in _with_extra_config(argv) if word not in data.left_out]
-    block_size = data.families[values["family"]].block_size
-    added = [f"--block-size={block_size.value}"] if block_size else []
-    return [*kept, *added, *(difference.value.format(**values) for difference in data.arguments)]
+    differences = (*data.families[values["family"]].differences, *data.arguments)
+    return [*kept, *(difference.value.format(**values) for difference in differences)]
 
 
 def environment_on_processor(environment: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
@@ -157,13 +165,13 @@ def lines() -> list[str]:
     reasons.
     """
     data = real_vllm_data()
+    of_families: dict[tuple[str, str], list[str]] = {}
+    for name, family in data.families.items():
+        for item in family.differences:
+            of_families.setdefault((item.value, item.because), []).append(name)
     return [
         *(f"{item.value}: {item.because}" for item in data.arguments),
-        *(
-            f"--block-size={family.block_size.value} of {name}: {family.block_size.because}"
-            for name, family in data.families.items()
-            if family.block_size
-        ),
+        *(f"{value} of {', '.join(names)}: {because}" for (value, because), names in of_families.items()),
         *(f"no {word}: {because}" for word, because in data.left_out.items()),
         f"{TRANSFER_FLAG} has {json.dumps(dict(data.kv_connector_extra_config.value))}: "
         f"{data.kv_connector_extra_config.because}",

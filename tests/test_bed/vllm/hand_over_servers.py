@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import httpx2
 from llmd_oke.catalogue.models import CatalogueModel
-from llmd_rehearsal.real_vllm.tiny_models import TinyModel, tiny_model
+from llmd_rehearsal.real_vllm.tiny_models import tiny_model
 from llmd_rehearsal.vllm.startup import catalogue_model
 from llmd_tuner.latency import window_blocks
 from prometheus_client.parser import text_string_to_metric_families
@@ -121,27 +121,17 @@ def becomes(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
 
 def start_pair(start: Starter, kind: Kind, repository: str) -> Pair:
     """Start a prefill and a decode server for the model of a repository."""
-    # With AMX vLLM 0.30 takes a kernel for latent attention that needs BF16 (v1/attention/backends/mla/amx_mla.py).
-    backend = ("--attention-backend", "CPU_MLA") if repository == LATENT else ()
-    waiting = [start(role, repository, *transfer_flags(kind, role), *backend) for role in ("producer", "consumer")]
+    waiting = [start(role, repository, *transfer_flags(kind, role)) for role in ("producer", "consumer")]
     prefill, decode = (wait() for wait in waiting)
     model, block_tokens = catalogue_model(repository), BLOCK_TOKENS
     if kind == "ours":
         full, windowed = _published_bytes(model)
     else:
-        tiny = _tiny(repository, kind)
+        tiny = tiny_model(model, kind)
         full, windowed = (layers * tiny.layer_bytes_per_token for layers in tiny.layers_by_window)
         block_tokens = tiny.block_size or block_tokens
     window = model.architecture.sliding_window
     return Pair(prefill, decode, full, windowed, window.tokens if window else 0, block_tokens)
-
-
-def _tiny(repository: str, version: str) -> TinyModel:
-    """Return the tiny model of a repository; a latent one, of which rehearsals can't compare answers, by its family."""
-    model = catalogue_model(repository)
-    if model.architecture.latent_attention is not None:
-        return TinyModel(repository, model.architecture.family or "", CONTEXT)
-    return tiny_model(model, version)
 
 
 def _published_bytes(model: CatalogueModel) -> tuple[int, int]:
@@ -203,7 +193,7 @@ def on_this_processor(folder: Path, version: str) -> Generator[Starter]:
     with ExitStack() as exits:
 
         def start(name: str, repository: str, *flags: str) -> Callable[[], Served]:
-            tiny = _tiny(repository, version)
+            tiny = tiny_model(catalogue_model(repository), version)
             own = folder / f"{name}-{tiny.family}"
             url, running = exits.enter_context(server(vllm, own, *flags, model=tiny))
             client = exits.enter_context(httpx2.Client(base_url=url, timeout=LIMIT_S))

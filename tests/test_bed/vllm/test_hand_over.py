@@ -162,6 +162,16 @@ def test_kv_transfer_params_without_block_ids_end_the_server(doomed: Served) -> 
 def test_an_answer_from_transferred_kv_cache_equals_one_without_a_transfer(pair: Pair, kind: Kind, length: int) -> None:
     if kind == "ours":
         pytest.skip("the simulated vLLM computes nothing")
+    assert_answers_equal(pair, length)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_real_vllm_answers_from_a_transferred_latent_cache_as_from_its_own(latent: Pair, length: int) -> None:
+    assert_answers_equal(latent, length)
+
+
+def assert_answers_equal(pair: Pair, length: int) -> None:
+    """Assert that the decode server answers from a transferred KV cache as from the one that it computes itself."""
     tokens = prompt(length, seed=length + 1)
     text, chances = pair.decode.answer(tokens, kv_transfer_params=pair.prefilled(tokens))
     own_text, own_chances = pair.decode.answer(tokens, cache_salt=f"{time.monotonic()}")

@@ -43,3 +43,20 @@ def test_a_model_of_a_family_without_a_tiny_version_is_refused() -> None:
     of_none = model.model_copy(update={"architecture": model.architecture.model_copy(update={"family": None})})
     with pytest.raises(KitError, match="no tiny model of the family"):
         tiny_model(of_none, VERSION)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k2-instruct"])
+def test_models_with_latent_attention_are_refused_for_vllm_026_in_its_words(name: str) -> None:
+    with pytest.raises(KitError, match="no multi-head latent attention on processors"):
+        tiny_model(known(name), "0.26.0")
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k2-instruct", "kimi-k2.5"])
+def test_models_with_latent_attention_have_a_tiny_version_for_vllm_030(name: str) -> None:
+    tiny = tiny_model(known(name), VERSION)
+    assert tiny.latent
+    assert tiny.layer_bytes_per_token == (512 + 64) * 4
+    positions = tiny.config()["rope_parameters"]
+    assert positions["factor"] * positions["original_max_position_embeddings"] >= tiny.context_tokens
+    (blocks, backend) = real_vllm_data().families[tiny.family].differences
+    assert (blocks.value, backend.value) == (f"--block-size={tiny.block_size}", "--attention-backend=CPU_MLA")
