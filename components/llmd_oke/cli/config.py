@@ -1,7 +1,7 @@
 """`llmd-oke config`: the values of a stack's keys, and where each of them is from."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from llmd_base.records import document
@@ -11,9 +11,6 @@ from llmd_oke import config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import plain_cells
 from llmd_oke.config.yaml_files import CONFIG_KEY, text_of
-
-if TYPE_CHECKING:
-    from llmd_oke.explain import key_values
 
 app = typer.Typer(
     help="Values of a stack's keys: those of its own file, of files that it builds on, and what holds where it says"
@@ -60,15 +57,9 @@ def show(
     for heading in ("key", "value", "from"):
         table.add_column(heading, overflow="fold")
     for item in found:
-        table.add_row(*plain_cells(item.path, _text(item.value), _origin(item)))
+        text = item.value if isinstance(item.value, str) else json.dumps(item.value, default=str)
+        origin = f"line {item.line}" if item.origin == "stack file" else item.origin
+        if item.source and item.origin != "stack file":
+            origin = item.source if item.line is None else f"{item.source}:{item.line}"
+        table.add_row(*plain_cells(item.path, text, origin))
     console.output().print(table)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _origin(item: "key_values.KeyValue") -> str:
-    if item.origin == "stack file":
-        return f"line {item.line}"
-    return item.origin if not item.source else item.source if item.line is None else f"{item.source}:{item.line}"

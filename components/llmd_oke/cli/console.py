@@ -177,13 +177,7 @@ def error_document(error: KitError) -> dict[str, Any]:
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:
-    """Return one problem of a file as plain data for JSON."""
-    return document("file path line value accepted why", problem, value=_plain(problem))
-
-
-def _plain(problem: Problem) -> object:
-    """Return the value of a problem if JSON can represent it, otherwise a short text of it."""
+    """Return one problem of a file as plain data for JSON, with a short text of a value that JSON can't represent."""
     value = problem.value
-    if isinstance(value, float):
-        return value if isfinite(value) else problem.short_value
-    return value if value is None or isinstance(value, bool | int | str) else problem.short_value
+    is_plain = isfinite(value) if isinstance(value, float) else value is None or isinstance(value, bool | int | str)
+    return document("file path line value accepted why", problem, value=value if is_plain else problem.short_value)

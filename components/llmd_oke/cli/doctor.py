@@ -4,9 +4,7 @@ Modules that load Pulumi are imported where they are needed, since `--help` and 
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +21,7 @@ from llmd_oke.cli.status import HEALTHY, UNSEEN, WRONG, PrometheusUrl
 from llmd_oke.cli.support import add_status
 
 if TYPE_CHECKING:
-    from llmd_oke.operations.doctor.diagnosis import DiagnosedFault, Diagnosis, Evidence
+    from llmd_oke.operations.doctor.diagnosis import DiagnosedFault, Diagnosis
 
 MAX_PLACES = 3
 
@@ -72,7 +70,11 @@ def doctor(
             words += ["--prometheus", prometheus] if prometheus else []
             raise console.ChildExit(rehearsals().run_inside(project, stack, words))
         if source is not None:
-            diagnosis = _of_files(source, stack)
+            from llmd_oke.operations.doctor.diagnosis import diagnose  # noqa: PLC0415
+            from llmd_oke.operations.doctor.sources import open_source  # noqa: PLC0415
+
+            console.progress().step(f"reading {source}")
+            diagnosis = diagnose(open_source(source), stack)
         elif stack is not None:
             diagnosis = _of_stack(project, stack, prometheus, time_scale, tuple(simulated or ()))
         else:
@@ -97,14 +99,6 @@ def exit_code(diagnosis: "Diagnosis") -> int:
     return HEALTHY if diagnosis.seen else UNSEEN
 
 
-def _of_files(source: Path, stack: str | None) -> "Diagnosis":
-    from llmd_oke.operations.doctor.diagnosis import diagnose  # noqa: PLC0415
-    from llmd_oke.operations.doctor.sources import open_source  # noqa: PLC0415
-
-    console.progress().step(f"reading {source}")
-    return diagnose(open_source(source), stack)
-
-
 def _of_stack(project: Path, stack: str, url: str | None, time_scale: float, simulated: tuple[str, ...]) -> "Diagnosis":
     """Diagnose a stack that runs.
 
@@ -126,32 +120,39 @@ def _of_stack(project: Path, stack: str, url: str | None, time_scale: float, sim
 
 def diagnosis_document(diagnosis: "Diagnosis") -> dict[str, Any]:
     """Return a diagnosis of known faults as plain data for JSON."""
+    findings = [
+        document(
+            "name component title severity cause remedy versions sources command evidence",
+            finding,
+            finding.signature,
+            evidence=[{**asdict(item), **asdict(item.place), "place": item.place.text} for item in finding.evidence],
+        )
+        for finding in diagnosis.findings
+    ]
     return document(
         "stack taken healthy findings logs log_bytes statements programs missing",
         diagnosis,
         taken=diagnosis.taken.isoformat(timespec="seconds") if diagnosis.taken else None,
         healthy=not diagnosis.findings and diagnosis.seen,
-        findings=[_finding_document(finding) for finding in diagnosis.findings],
+        findings=findings,
         missing=dict(diagnosis.missing),
-    )
-
-
-def _finding_document(finding: "DiagnosedFault") -> dict[str, Any]:
-    places = [{**asdict(item), **asdict(item.place), "place": item.place.text} for item in finding.evidence]
-    return document(
-        "name component title severity cause remedy versions sources command evidence",
-        finding,
-        finding.signature,
-        evidence=places,
     )
 
 
 def _show(diagnosis: "Diagnosis") -> None:
     output = console.output()
-    searched = f"{diagnosis.logs} logs ({_size(diagnosis.log_bytes)}), {diagnosis.statements} states and events"
-    head = [diagnosis.stack or "", _moment(diagnosis.taken), searched, f"metrics of {diagnosis.programs} programs"]
+    kib, taken = diagnosis.log_bytes / 2**10, diagnosis.taken
+    size = f"{kib / 2**10:.1f} MiB" if kib >= 2**10 else f"{kib:.0f} KiB"
+    searched = f"{diagnosis.logs} logs ({size}), {diagnosis.statements} states and events"
+    moment = f"{taken:%Y-%m-%d %H:%M:%S} UTC" if taken else ""
+    head = [diagnosis.stack or "", moment, searched, f"metrics of {diagnosis.programs} programs"]
     output.print(Text("  ".join(filter(None, head))))
-    output.print(_verdict(diagnosis))
+    if count := len(diagnosis.findings):
+        output.print(Text(f"{count} known {'fault' if count == 1 else 'faults'}", style="bold red"))
+    elif diagnosis.seen:
+        output.print(Text("no known fault", style="bold green"))
+    else:
+        output.print(Text("nothing was there to read", style="bold magenta"))
     for finding in diagnosis.findings:
         output.print("", _finding(finding), sep="\n")
         for label, text in (("command", finding.command), ("source", finding.signature.sources[0])):
@@ -162,14 +163,6 @@ def _show(diagnosis: "Diagnosis") -> None:
         output.print("", Text(f"not read: {path}: {why}{more}", style="dim"), sep="\n")
 
 
-def _verdict(diagnosis: "Diagnosis") -> Text:
-    if count := len(diagnosis.findings):
-        return Text(f"{count} known {'fault' if count == 1 else 'faults'}", style="bold red")
-    if diagnosis.seen:
-        return Text("no known fault", style="bold green")
-    return Text("nothing was there to read", style="bold magenta")
-
-
 def _finding(finding: "DiagnosedFault") -> Table:
     signature = finding.signature
     table = Table.grid()
@@ -178,27 +171,15 @@ def _finding(finding: "DiagnosedFault") -> Table:
     title = Text.assemble((signature.title, "bold"), f"  {finding.component}")
     table.add_row(Text(signature.severity, style=_STYLES[signature.severity]), title)
     for evidence in finding.evidence[:MAX_PLACES]:
-        table.add_row("", Text(", ".join(_parts(evidence))))
+        place, first, last = evidence.place, evidence.first, evidence.last
+        parts = [place.text, *([f"on {place.node}"] if place.node and place.pod else [])]
+        parts.append("once" if evidence.count == 1 else f"{evidence.count}{' or more' if evidence.more else ''} times")
+        if last:
+            parts.append(f"{first} to {last}" if first not in {None, last} else last)
+        table.add_row("", Text(", ".join(parts)))
     if (more := len(finding.evidence) - MAX_PLACES) > 0:
         table.add_row("", f"and {more} more {'place' if more == 1 else 'places'}, which --json has")
     for label, text in document("line cause versions remedy", finding.evidence[0], signature).items():
         if text:
             table.add_row(Text(label, style="dim"), Text(text))
     return table
-
-
-def _parts(evidence: "Evidence") -> Iterator[str]:
-    yield evidence.place.text
-    if evidence.place.node and evidence.place.pod:
-        yield f"on {evidence.place.node}"
-    yield "once" if evidence.count == 1 else f"{evidence.count}{' or more' if evidence.more else ''} times"
-    if evidence.last:
-        yield f"{evidence.first} to {evidence.last}" if evidence.first not in {None, evidence.last} else evidence.last
-
-
-def _moment(taken: datetime | None) -> str:
-    return f"{taken:%Y-%m-%d %H:%M:%S} UTC" if taken else ""
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"

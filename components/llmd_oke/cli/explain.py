@@ -64,15 +64,12 @@ def explain(
         found = explanation.explain_field(project, stack, what)
         _print(_field_document(found)) if as_json else _show_field(found)
         return
-    known = explanation.explain_key(project, stack, what, None if to is None else [_value(to)])
-    _print(_key_document(known)) if as_json else _show_key(known)
-
-
-def _value(text: str) -> object:
     try:
-        return yaml.safe_load(text)
+        others = None if to is None else [yaml.safe_load(to)]
     except yaml.YAMLError as error:
-        raise KitError(f"--to {text!r} is no YAML.", "A value as a stack file would have it, in quotes.") from error
+        raise KitError(f"--to {to!r} is no YAML.", "A value as a stack file would have it, in quotes.") from error
+    known = explanation.explain_key(project, stack, what, others)
+    _print(_key_document(known)) if as_json else _show_key(known)
 
 
 def _print(document_: dict[str, Any]) -> None:

@@ -52,7 +52,12 @@ def list_images(stack: options.Stack, project: options.Project = options.HERE, a
     for column in ("image", "digest", "runs as", "digest from"):
         table.add_column(column, overflow="fold")
     for used in images:
-        table.add_row(used.image.reference, used.image.digest or "tag alone", used.used_by, _origin(used))
+        known = lock().images.get(used.image.reference)
+        if known is None:
+            origin = "the stack file" if used.image.digest else "not in the lock"
+        else:
+            origin = (known.source if used.image.digest else known.reason) or ""
+        table.add_row(used.image.reference, used.image.digest or "tag alone", used.used_by, origin)
     console.output().print(FittingTable(table))
     if plan.registry_mirror is not None:
         console.output().print(f"\ncopies of them are pulled from {plan.registry_mirror.prefix}", markup=False)
@@ -77,7 +82,13 @@ def copy_list(
     its destination. Images that a private registry can't provide are listed on standard error.
     """
     plan = plan_stack_file(project, stack)
-    destination = plan.registry_mirror if mirror is None else _mirror(mirror)
+    destination = plan.registry_mirror
+    if mirror is not None:
+        try:
+            destination = MirrorRegistry(RegistryMirrorConfig(prefix=mirror).prefix)
+        except ValidationError as error:
+            remedy = "A registry and a path in it, without https://, such as iad.ocir.io/namespace/mirror."
+            raise KitError(f"--mirror {mirror} is no private registry.", remedy) from error
     if destination is None:
         remedy = "Say registryMirror in the stack file, or --mirror, such as iad.ocir.io/namespace/mirror."
         raise KitError(f"Stack {stack} has no private registry.", remedy)
@@ -162,21 +173,6 @@ def as_plain(used: UsedImage) -> dict[str, Any]:
         digest_source=known.source if known else None,
         no_digest_because=known.reason if known else None,
     )
-
-
-def _mirror(prefix: str) -> MirrorRegistry:
-    try:
-        return MirrorRegistry(RegistryMirrorConfig(prefix=prefix).prefix)
-    except ValidationError as error:
-        remedy = "A registry and a path in it, without https://, such as iad.ocir.io/namespace/mirror."
-        raise KitError(f"--mirror {prefix} is no private registry.", remedy) from error
-
-
-def _origin(used: UsedImage) -> str:
-    known = lock().images.get(used.image.reference)
-    if known is None:
-        return "the stack file" if used.image.digest else "not in the lock"
-    return (known.source if used.image.digest else known.reason) or ""
 
 
 def _complain(text: str) -> None:

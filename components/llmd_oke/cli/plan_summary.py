@@ -48,8 +48,19 @@ def show_summary(stack: str, plan: Plan, release: str | None = None) -> None:
     table = Table.grid(padding=(0, 2))
     pools = ", ".join(f"{pool.size} x {pool.shape.name}" for pool in plan.pools)
     nodes = f"{pools}: {plan.gpus} GPUs, {plan.used_gpus} used"
-    rows = [("release", release or plan.release.name), ("nodes", nodes), *_models(plan.models)]
-    for name, text in [*rows, ("cost", _cost(plan)), ("time", _time(plan))]:
+    known, forecast = costs(plan), bring_up(plan)
+    unknown = "" if all(part.usd_per_hour is not None for part in known.parts) else ", without parts of unknown price"
+    critical = (leg for leg in forecast.legs if leg.name in forecast.critical)
+    longest = sorted(critical, key=lambda leg: -leg.seconds)[:LONGEST_LEGS]
+    legs = ", ".join(f"{leg.name} {minutes(leg.seconds)}" for leg in longest)
+    rows = [
+        ("release", release or plan.release.name),
+        ("nodes", nodes),
+        *_models(plan.models),
+        ("cost", f"{known.usd_per_hour:,.2f} $/hour (list prices of {known.as_of}{unknown})"),
+        ("time", f"{minutes(forecast.seconds)} from up to the first token (forecast); longest: {legs}"),
+    ]
+    for name, text in rows:
         table.add_row(f"  [dim]{name}[/]", escape(text))
     head = [Text.assemble((stack, "bold"), " can be deployed"), table, Text()]
     for part in head:
@@ -75,20 +86,6 @@ def _models(models: Sequence[ModelPlan]) -> Iterator[tuple[str, str]]:
         yield "model", f"{servers}; another version comes {_UPDATES[model.update_way]}"
     if more := len(models) - MOST_MODELS:
         yield from [("", f"and {more} more")] if more > 0 else ()
-
-
-def _cost(plan: Plan) -> str:
-    known = costs(plan)
-    unknown = "" if all(part.usd_per_hour is not None for part in known.parts) else ", without parts of unknown price"
-    return f"{known.usd_per_hour:,.2f} $/hour (list prices of {known.as_of}{unknown})"
-
-
-def _time(plan: Plan) -> str:
-    forecast = bring_up(plan)
-    critical = (leg for leg in forecast.legs if leg.name in forecast.critical)
-    longest = sorted(critical, key=lambda leg: -leg.seconds)[:LONGEST_LEGS]
-    named = ", ".join(f"{leg.name} {minutes(leg.seconds)}" for leg in longest)
-    return f"{minutes(forecast.seconds)} from up to the first token (forecast); longest: {named}"
 
 
 def _fitting(output: Console, decisions: Sequence[Advice], room: int) -> Iterator[Text]:

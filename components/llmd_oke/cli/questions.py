@@ -71,7 +71,8 @@ class Answers:
         even if it was accepted on the terminal.
         """
         if given is not None:
-            self._judge(question, given)
+            if (accepted := question.accepts(given)) is not None:
+                self.problems.append(Problem(question.option, given, accepted, f"it answers: {question.text}"))
             return given
         offered = list(offers())
         if offered:
@@ -100,11 +101,6 @@ class Answers:
         if self.missing:
             options = ", ".join(dict.fromkeys(self.missing))
             raise KitError(f"Answers are missing: {options}.", "Give these options, or run the command on a terminal.")
-
-    def _judge(self, question: Question, text: str) -> None:
-        accepted = question.accepts(text)
-        if accepted is not None:
-            self.problems.append(Problem(question.option, text, accepted, f"it answers: {question.text}"))
 
     def _assume(self, question: Question, text: str, why: str) -> None:
         self.assumptions.append(f"{question.option} {text}: {why}")

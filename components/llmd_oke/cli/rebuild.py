@@ -63,7 +63,10 @@ def rebuild(
             text = f"Load balancers and volumes that the lost cluster left: llmd-oke recover --stack {stack}"
             console.output().print(text, markup=False, soft_wrap=True)
             return
-        update = _update(stack, project, through_tunnel=through_tunnel)
+        printed = StringIO()
+        with redirect_stdout(printed), suppress(typer.Exit):  # the document says too whether it failed
+            updating.up(stack, project, yes=True, through_tunnel=through_tunnel, as_json=True)
+        update = json.loads(printed.getvalue())
         result |= {"archive": str(saved), "update": update, "minutes": _minutes(began_s)}
     elif not as_json:
         text = "OCI has everything that the stack's state has: nothing is to be rebuilt. A rebuild that was interrupted"
@@ -100,14 +103,6 @@ def _rebuild_rehearsed(project: Path, stack: str) -> None:
     status, _, _ = run_to_end(lambda: subprocess.Popen(argv, text=True))
     if status:
         raise console.ChildExit(status)
-
-
-def _update(stack: str, project: Path, *, through_tunnel: bool) -> dict[str, Any]:
-    """Update the stack as `llmd-oke up --yes --json`; return what that prints."""
-    printed = StringIO()
-    with redirect_stdout(printed), suppress(typer.Exit):  # the document says too whether it failed
-        updating.up(stack, project, yes=True, through_tunnel=through_tunnel, as_json=True)
-    return json.loads(printed.getvalue())
 
 
 def _minutes(began_s: float) -> float:

@@ -93,7 +93,13 @@ def recover(
         raise KitError("--unlock changes the stack.", "Add --yes once no other engine runs.")
     config = load(project, stack)
     pulumi = pulumi_cli(project, stack, aside=as_json)
-    client, choices = client_for(project, stack), _choices(take or [])
+    choices: dict[str, str] = {}
+    for text in take or ():
+        name, _, identifier = text.partition("=")
+        if not name or not identifier:
+            raise KitError(f"--take {name}: an id is missing.", f"Such as --take pool=ocid1.nodepool... or pool={NONE}")
+        choices[name] = identifier
+    client = client_for(project, stack)
     if unlock and backend.unlock(pulumi):
         raise KitError("The stack's lock can't be taken away.", "`pulumi cancel` said why.")
     settled = recovery.recover(pulumi, console.progress(), client, choices) if yes else None
@@ -118,14 +124,6 @@ def client_for(project: Path, stack: str) -> ClientOf:
         return token.client_of(token.sign_in_of(settings(project, stack)), region_of(load(project, stack)))
 
     return client
-
-
-def _choices(take: Sequence[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in take]
-    wrong = [name for name, _, identifier in pairs if not name or not identifier]
-    if wrong:
-        raise KitError(f"--take {wrong[0]}: an id is missing.", f"Such as --take pool=ocid1.nodepool... or pool={NONE}")
-    return {name: identifier for name, _, identifier in pairs}
 
 
 def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State, result: Recovery) -> list[Orphan]:

@@ -86,7 +86,13 @@ def compare(
         document = {**comparison.summarize(compared), "breaches": [str(breach) for breach in breaches]}
         typer.echo(json.dumps(document, indent=2))
     else:
-        _show(compared)
+        out = console.output()
+        for letter, side in (("A", compared.a), ("B", compared.b)):
+            out.print(f"{letter}  {side.name} ({' and '.join(side.bases)})", markup=False, soft_wrap=True)
+        for load in compared.loads:
+            out.print(FittingTable(_table(load)))
+        for note in compared.notes:
+            out.print(f"note: {note}", style="dim", markup=False)
     for breach in breaches:
         console.show_error(KitError(str(breach)))
     if breaches:
@@ -111,16 +117,6 @@ def _save(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise KitError(f"{path} can't be written: {error.strerror}") from error
-
-
-def _show(compared: Comparison) -> None:
-    out = console.output()
-    for letter, side in (("A", compared.a), ("B", compared.b)):
-        out.print(f"{letter}  {side.name} ({' and '.join(side.bases)})", markup=False, soft_wrap=True)
-    for load in compared.loads:
-        out.print(FittingTable(_table(load)))
-    for note in compared.notes:
-        out.print(f"note: {note}", style="dim", markup=False)
 
 
 def _table(load: LoadComparison) -> Table:

@@ -61,7 +61,10 @@ def smoke(
     folder = reports or project / "reports"
     make_folder(folder)
     if if_failed:
-        _show_failed(stack, plan, folder)
+        with suppress(KitError):  # the update's own error follows
+            outcomes = _fetched(stack, plan, folder)
+            if not all(outcome.passed for outcome in outcomes):
+                _show_tables(outcomes)
         return
     outcomes = _fetched(stack, plan, folder) if fetch else _measured(stack, plan, how, folder)
     if as_json:
@@ -114,14 +117,6 @@ def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) 
     missed = [_missed(outcome) for outcome in outcomes if not outcome.passed]
     failure = KitError("; ".join(missed)) if missed else None
     return UpdateBenchmark([outcome.summary for outcome in outcomes], passports, failure)
-
-
-def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
-    """Show the result of the benchmark in the cluster if it failed; the update's error follows."""
-    with suppress(KitError):
-        outcomes = _fetched(stack, plan, reports)
-        if not all(outcome.passed for outcome in outcomes):
-            _show_tables(outcomes)
 
 
 def _show_tables(outcomes: Sequence["SmokeOutcome"]) -> None:

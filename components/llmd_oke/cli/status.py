@@ -88,9 +88,14 @@ def status(
         raise typer.BadParameter("--watch and --once exclude each other.")
     try:
         if rehearse:
-            own = ("--ends-within", str(ends_within))
-            ended = _inside(project, stack, *own, watch=watch, every=every, url=prometheus, as_json=as_json)
-            raise console.ChildExit(ended)
+            words = ["status", "--ends-within", str(ends_within), "--every", str(every)]
+            words += ["--time-scale", str(rehearsals().time_scale(project, stack))]
+            words += [
+                *["--watch"] * watch,
+                *["--json"] * as_json,
+                *(["--prometheus", prometheus] if prometheus else []),
+            ]
+            raise console.ChildExit(rehearsals().run_inside(project, stack, words, interruptible=True))
         show = _show_json if as_json else _show
         within = timedelta(days=ends_within)
         read = _reader(project, stack, every, prometheus, time_scale, tuple(simulated or ()), ran or (), within)
@@ -166,10 +171,3 @@ def _show_json(status: "StackStatus") -> None:
     from llmd_oke.cli.status_view import status_document  # noqa: PLC0415
 
     typer.echo(json.dumps(status_document(status), indent=2))
-
-
-def _inside(project: Path, stack: str, *options: str, watch: bool, every: float, url: str | None, as_json: bool) -> int:
-    """Run the command inside a rehearsal; return its exit code."""
-    words = ["status", *options, "--every", str(every), "--time-scale", str(rehearsals().time_scale(project, stack))]
-    words += [*["--watch"] * watch, *["--json"] * as_json, *(["--prometheus", url] if url else [])]
-    return rehearsals().run_inside(project, stack, words, interruptible=True)

@@ -1,6 +1,6 @@
 """The status of a stack as text for a terminal of 80 columns, and as plain data."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -14,8 +14,7 @@ from llmd_oke.cli.tables import FittingTable, plain_cells
 from llmd_oke.operations.doctor.diagnosis import known_fault
 from llmd_oke.operations.observations import ITL, REMOTE_PREFILL, TTFT, Figure
 from llmd_oke.operations.status.credentials import Credential
-from llmd_oke.operations.status.load import Gauges, ModelLoad
-from llmd_oke.operations.status.prometheus import ActiveAlert
+from llmd_oke.operations.status.load import ModelLoad
 from llmd_oke.operations.status.reading import Unread, age_text
 from llmd_oke.operations.status.servers import FRONT_DOOR, DeploymentPods
 from llmd_oke.operations.status.status import StackStatus
@@ -35,9 +34,17 @@ def screen(status: StackStatus) -> RenderableType:
     reading = status.reading
     kubernetes = "" if isinstance(reading.kubernetes, Unread) else f"  Kubernetes {reading.kubernetes}"
     taken = f"{reading.taken:%Y-%m-%d %H:%M:%S} UTC"
+    if reading.silent:
+        verdict = Text(f"the cluster does not answer: {reading.silent}", style="bold red")
+    elif count := len(status.symptoms):
+        verdict = Text(f"{count} {'thing is' if count == 1 else 'things are'} wrong", style="bold red")
+    elif status.seen:
+        verdict = Text("healthy", style="bold green")
+    else:
+        verdict = Text("not all could be seen", style="bold magenta")
     parts: list[RenderableType] = [
         Text.assemble((status.stack, "bold"), f"  {status.cluster}{kubernetes}  {status.release}  {taken}"),
-        _verdict(status),
+        verdict,
     ]
     if status.symptoms:
         parts += ["", _symptoms(status.symptoms, status.stack)]
@@ -45,14 +52,6 @@ def screen(status: StackStatus) -> RenderableType:
         parts += ["", *_nodes(status), "", *_units(status), "", *_loads(status), ""]
         parts += [_facts(status)]
     return Lines(*parts)
-
-
-def _verdict(status: StackStatus) -> Text:
-    if silent := status.reading.silent:
-        return Text(f"the cluster does not answer: {silent}", style="bold red")
-    if count := len(status.symptoms):
-        return Text(f"{count} {'thing is' if count == 1 else 'things are'} wrong", style="bold red")
-    return Text("healthy", style="bold green") if status.seen else Text("not all could be seen", style="bold magenta")
 
 
 def _symptoms(symptoms: Sequence[Symptom], stack: str) -> Table:
@@ -102,7 +101,11 @@ def _units(status: StackStatus) -> Iterator[RenderableType]:
     table = _table("units", *roles, "waiting", "running", "KV cache")
     for name, groups in units.items():
         counts = [_ready(group for group in groups if group.role == role) for role in roles]
-        table.add_row(*plain_cells(name or "", *counts, *_gauges(status.gauges.get(name or ""))))
+        cells = [_NONE, _NONE, _NONE]
+        if gauges := status.gauges.get(name or ""):
+            usage = _NONE if gauges.kv_cache_usage is None else f"{gauges.kv_cache_usage:.0%}"
+            cells = [_number(gauges.waiting), _number(gauges.running), usage]
+        table.add_row(*plain_cells(name or "", *counts, *cells))
     yield FittingTable(table)
 
 
@@ -112,13 +115,6 @@ def _ready(groups: Iterable[DeploymentPods]) -> Text:
         return Text(_NONE)
     ready, desired = sum(group.ready for group in members), sum(group.desired for group in members)
     return Text(f"{ready} of {desired}", style="red" if ready < desired else "")
-
-
-def _gauges(gauges: Gauges | None) -> tuple[str, str, str]:
-    if gauges is None:
-        return _NONE, _NONE, _NONE
-    usage = _NONE if gauges.kv_cache_usage is None else f"{gauges.kv_cache_usage:.0%}"
-    return _number(gauges.waiting), _number(gauges.running), usage
 
 
 def _number(value: float | None) -> str:
@@ -162,10 +158,14 @@ def _held(load: ModelLoad, figure: Figure) -> Text:
 def _facts(status: StackStatus) -> Table:
     """Return the table of running versions, last changes and firing alerts."""
     table = Table.grid(padding=(0, 2, 0, 0))
+    if isinstance(status.alerts, Unread):
+        alerts = f"not known: {status.alerts.why}"
+    else:
+        alerts = f"{len(status.alerts)} firing" if status.alerts else "none fires"
     rows = [
         *(("versions" if place == 0 else "", text) for place, text in enumerate(_versions(status))),
         *(("changed" if place == 0 else "", text) for place, text in enumerate(_changes(status))),
-        ("alerts", _alerts(status.alerts)),
+        ("alerts", alerts),
         *(("secrets" if place == 0 else "", text) for place, text in enumerate(_credentials(status))),
     ]
     for name, text in rows:
@@ -178,28 +178,17 @@ def _versions(status: StackStatus) -> Iterator[str]:
         yield f"not known: {status.images.why}"
         return
     tags = grouped((place.rpartition("/")[2], image.tag) for place, image in status.images.items())
-    running = (_version(name, "/".join(dict.fromkeys(same)), status.ran) for name, same in tags.items())
+    running: list[str] = []
+    for name, same in tags.items():
+        tag, version = "/".join(dict.fromkeys(same)), status.ran.get(name)  # that of a program in place of the image
+        running.append(f"{name} {tag}" if version is None or version in tag else f"{name} {version} (not {tag})")
     yield ", ".join(running) or "nothing runs"
-
-
-def _version(container: str, tags: str, ran: Mapping[str, str]) -> str:
-    """Return a container's version: the tag of its image, or the version of the program that runs instead of
-    the image.
-    """
-    version = ran.get(container)
-    return f"{container} {tags}" if version is None or version in tags else f"{container} {version} (not {tags})"
 
 
 def _changes(status: StackStatus) -> Iterator[str]:
     for change in status.changes:
         by = f", by {change.by}" if change.by else ""
         yield f"{age_text(change.when, status.reading.taken)} ago ({change.when:%m-%d %H:%M}): {change.what}{by}"
-
-
-def _alerts(alerts: tuple[ActiveAlert, ...] | Unread) -> str:
-    if isinstance(alerts, Unread):
-        return f"not known: {alerts.why}"
-    return f"{len(alerts)} firing" if alerts else "none fires"
 
 
 def _credentials(status: StackStatus) -> Iterator[str]:

@@ -44,7 +44,11 @@ def signer_of(auth: Auth | None, profile: str | None) -> RequestSigner:
     Raises:
         KitError: the signer can't be created; the message says why.
     """
-    auth = auth or _of_environment()
+    if auth is None:
+        named = os.environ.get(VARIABLE)
+        if named and named not in set(Auth):
+            raise KitError(f"{VARIABLE}={named} is no way to sign in that this knows.", f"Known: {', '.join(Auth)}.")
+        auth = Auth(named) if named else auth_of_environment(os.environ)
     if auth is Auth.API_KEY:
         return signing.api_key_signer(profile=profile)
     from llmd_oke.access import principals  # noqa: PLC0415 - OCI's SDK, an extra, takes 0.25 s to load
@@ -71,10 +75,3 @@ def client_of(who: SignIn, region: str) -> SignedOciClient:
         KitError: the way to sign in isn't available; the message says why.
     """
     return SignedOciClient(signer_of(who.auth, who.profile), region)
-
-
-def _of_environment() -> Auth:
-    auth = os.environ.get(VARIABLE)
-    if auth and auth not in set(Auth):
-        raise KitError(f"{VARIABLE}={auth} is no way to sign in that this knows.", f"Known: {', '.join(Auth)}.")
-    return Auth(auth) if auth else auth_of_environment(os.environ)

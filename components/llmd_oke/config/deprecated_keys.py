@@ -159,7 +159,11 @@ class _Use:
             raise _LeftError(Problem(path, said, "the argument once", "it is there several times"))
         if entry.replacement is None:
             raise _LeftError(Problem(path, said, entry.by_hand, "what replaces it is a decision"))
-        value = self._converted(path, found[1]) if found else written
+        value = found[1] if found else written
+        if found and entry.value == "integer":
+            if not re.fullmatch(r"-?\d+", found[1]):
+                raise _LeftError(Problem(path, found[1], "a whole number", f"{entry.argument} has no number"))
+            value = int(found[1])
         target, new_key = self._target(stack, path, entry.replacement)
         if new_key in target and not (entry.value == "empty" and isinstance(target[new_key], Mapping)):
             there = self._path(entry.replacement)
@@ -178,13 +182,6 @@ class _Use:
         """Return the path that a pattern stands for at this use."""
         indices = iter(self.indices)
         return re.sub(r"\[\]", lambda _: f"[{next(indices)}]", pattern)
-
-    def _converted(self, path: str, text: str) -> object:
-        if self.entry.value == "integer":
-            if not re.fullmatch(r"-?\d+", text):
-                raise _LeftError(Problem(path, text, "a whole number", f"{self.entry.argument} has no number"))
-            return int(text)
-        return text
 
     def _target(self, stack: Any, path: str, replacement: str) -> tuple[Any, str]:
         """Return the mapping that the replacement is a key of, and the key; mappings on the way are created."""

@@ -122,18 +122,19 @@ class EffectiveStack:
         than the stack's own. Problems of other files come first, the others are sorted by line; problems that already
         have a file or line are unchanged.
         """
-        found = [problem if problem.file or problem.line else self._located(problem) for problem in problems]
+        found: list[Problem] = []
+        for problem in problems:
+            if problem.file or problem.line:
+                found.append(problem)
+            elif problem.path == CONFIG_KEY:
+                found.append(replace(problem, line=self.origin.source.line(())))
+            else:
+                place = self.origin_of(problem.path)
+                file = problem.file if place.source.own else place.source.name
+                found.append(replace(problem, path=place.path, file=file, line=place.line))
         return sorted(
             found, key=lambda problem: (problem.file is None, problem.line or 0 if problem.file is None else 0)
         )
-
-    def _located(self, problem: Problem) -> Problem:
-        if problem.path == CONFIG_KEY:
-            return replace(problem, line=self.origin.source.line(()))
-        place = self.origin_of(problem.path)
-        if place.source.own:
-            return replace(problem, path=place.path, line=place.line)
-        return replace(problem, path=place.path, file=place.source.name, line=place.line)
 
 
 def effective_stack(value: Any, own: StackSource, folder: Path) -> EffectiveStack:

@@ -163,7 +163,9 @@ def remove_items(mapping: Any, key: str, first: int, count: int, target: Any, ne
     `new_key` of the mapping `target`, which has replaced them; lines of comments stay where they are.
     """
     items = mapping[key]
-    comments = [token for at in range(first, first + count) for token in _comment_tokens(items, at)]
+    by_item: Any = items.ca.items if hasattr(items, "ca") else {}
+    of_items = [token for at in range(first, first + count) for token in by_item.get(at) or ()]
+    comments = [token for token in of_items if token is not None]
     for _ in range(count):
         del items[first]
     lines = [token.value.partition("\n") for token in comments]
@@ -182,11 +184,6 @@ def remove_items(mapping: Any, key: str, first: int, count: int, target: Any, ne
             _comment_token(" ".join(beside).replace(" \n", "\n").rstrip() + "\n"),
             None,
         ]
-
-
-def _comment_tokens(items: Any, at: int) -> list[Any]:
-    found = items.ca.items.get(at) if hasattr(items, "ca") else None
-    return [token for token in found or () if token is not None]
 
 
 def _append_comment(container: Any, key: Any, place: int, text: str) -> None:
@@ -280,21 +277,16 @@ def _walk(node: yaml.Node, steps: Iterable[str | int]) -> tuple[yaml.Node | None
     line: int | None = None
     current: yaml.Node | None = node
     for step in steps:
-        child = _child(current, step)
-        if child is None:
+        if isinstance(current, yaml.SequenceNode) and isinstance(step, int) and step < len(current.value):
+            item: yaml.Node = current.value[step]
+            current, line = item, item.start_mark.line + 1
+            continue
+        pairs: list[tuple[yaml.Node, yaml.Node]] = current.value if isinstance(current, yaml.MappingNode) else []
+        key, current = next(((key, value) for key, value in pairs if key.value == str(step)), (None, None))
+        if key is None:
             return None, line
-        current, line = child
+        line = key.start_mark.line + 1
     return current, line
-
-
-def _child(node: yaml.Node | None, step: str | int) -> tuple[yaml.Node, int] | None:
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-        item: yaml.Node = node.value[step]
-        return item, item.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        pairs: list[tuple[yaml.Node, yaml.Node]] = node.value
-        return next(((value, key.start_mark.line + 1) for key, value in pairs if key.value == str(step)), None)
-    return None
 
 
 def _scan(node: yaml.Node, path: str, around: tuple[yaml.Node, ...], done: set[int]) -> Iterator[Problem]:
@@ -330,14 +322,11 @@ def _repeated_keys(node: yaml.MappingNode, path: str) -> Iterator[Problem]:
         line = key.start_mark.line + 1
         if str(key.value) in first_lines:
             why = f"the key is in line {first_lines[str(key.value)]} already"
-            yield Problem(_key_path(path, key), _value_text(value), "one of the two", why, line)
+            text = "a list" if isinstance(value, yaml.SequenceNode) else "an object"
+            if isinstance(value, yaml.ScalarNode):
+                text = str(value.value)
+            yield Problem(_key_path(path, key), text, "one of the two", why, line)
         first_lines.setdefault(str(key.value), line)
-
-
-def _value_text(node: yaml.Node) -> str:
-    if isinstance(node, yaml.ScalarNode):
-        return str(node.value)
-    return "a list" if isinstance(node, yaml.SequenceNode) else "an object"
 
 
 def _key_path(path: str, key: yaml.Node) -> str:

@@ -109,7 +109,12 @@ def _found(probes: StackProbes, text: str) -> _Found:
 def _found_in(resources: Sequence[Declared], text: str, view: View) -> _Found:
     objects = {identity(item): item.inputs for item in resources}
     field = object_field(text, objects)
-    return _Found(field, view, objects, _component(resources, field))
+    parents = (item.parent for item in resources if identity(item) == (field.kind, field.name))
+    chain, _, name = next(parents, "").rpartition("::")
+    type_ = chain.rpartition("::")[2].rpartition("$")[2]
+    # Empty where the program itself declares the object.
+    component = f"{type_.rpartition(':')[2]} {name}" if type_.startswith("llmd-oke:") else ""
+    return _Found(field, view, objects, component)
 
 
 def _view_of_unit(plan: Plan, text: str) -> View | None:
@@ -120,14 +125,6 @@ def _view_of_unit(plan: Plan, text: str) -> View | None:
     units = [(unit.name, i, j) for i, model in enumerate(plan.models) for j, unit in enumerate(model.units)]
     own = [indexes for unit_name, *indexes in units if name.startswith(without_digests(unit_name))]
     return of_unit(*own[0]) if len(units) > 1 and len(own) == 1 else None
-
-
-def _component(resources: Sequence[Declared], field: ObjectField) -> str:
-    """Type and name of the component that declares an object; empty where the program itself does."""
-    parents = (item.parent for item in resources if identity(item) == (field.kind, field.name))
-    chain, _, name = next(parents, "").rpartition("::")
-    type_ = chain.rpartition("::")[2].rpartition("$")[2]
-    return f"{type_.rpartition(':')[2]} {name}" if type_.startswith("llmd-oke:") else ""
 
 
 def _origins(

@@ -92,7 +92,9 @@ def other_values(path: str, value: object) -> Iterator[object]:
     them.
     """
     nodes = schema_nodes(path, with_texts=False)
-    choices = [item for node in nodes for item in _choices(node)]
+    choices: list[object] = []
+    for node in nodes:
+        choices += [*node.get("enum", ()), *([node["const"]] if "const" in node else ()), *node.get("examples", ())]
     if choices:
         yield from (choice for choice in choices if choice != value)
         return
@@ -122,7 +124,14 @@ def schema_nodes(path: str, *, with_texts: bool = True) -> list[Schema]:
     """
     nodes, definitions = _schema(with_texts=with_texts)
     for step in steps(path):
-        inner = [found for node in nodes for found in _inner(node, step, definitions)]
+        inner: list[Schema] = []
+        for node in nodes:
+            properties: Schema = node.get("properties", {})
+            below: Schema | None = node.get("items") if isinstance(step, int) else properties.get(step)
+            if below is None and isinstance(step, str) and isinstance(node.get("additionalProperties"), dict):
+                below = node["additionalProperties"]
+            if below is not None:
+                inner += _resolved(below, definitions)
         if not inner:
             known = sorted({key for node in nodes for key in node.get("properties", {})})
             raise KitError(f"Stack files have no {path}.", f"In its place: {', '.join(known) or 'nothing'}.")
@@ -141,16 +150,6 @@ def _schema(*, with_texts: bool) -> tuple[list[Schema], Schema]:
     return [schema["$defs"]["Stack"]], schema["$defs"]
 
 
-def _inner(node: Schema, step: str | int, definitions: Schema) -> Iterator[Schema]:
-    """Yield what a schema says of one step, with what stands beside a reference to it."""
-    properties: Schema = node.get("properties", {})
-    inner: Schema | None = node.get("items") if isinstance(step, int) else properties.get(step)
-    if inner is None and isinstance(step, str) and isinstance(node.get("additionalProperties"), dict):
-        inner = node["additionalProperties"]
-    if inner is not None:
-        yield from _resolved(inner, definitions)
-
-
 def _resolved(node: Schema, definitions: Schema) -> Iterator[Schema]:
     said = {key: node[key] for key in ("description", "default") if key in node}
     if "$ref" in node:
@@ -161,10 +160,6 @@ def _resolved(node: Schema, definitions: Schema) -> Iterator[Schema]:
         yield from _resolved({**option, **said}, definitions)
     if not options:
         yield node
-
-
-def _choices(node: Schema) -> Sequence[object]:
-    return [*node.get("enum", ()), *([node["const"]] if "const" in node else ()), *node.get("examples", ())]
 
 
 def _set(document: dict[str, Any], path: str, value: object) -> None:
