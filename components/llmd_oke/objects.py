@@ -101,8 +101,14 @@ class KubernetesObject(pulumi.CustomResource):
     def __init__(self, name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> None:
         fields = {key: value for key, value in manifest.items() if key != "status"}
         own = pulumi.ResourceOptions(additional_secret_outputs=_SECRET_FIELDS.get(manifest["kind"]))
-        kind = type_token(manifest["apiVersion"], manifest["kind"])
-        super().__init__(kind, name, fields, pulumi.ResourceOptions.merge(_with_version(opts), own))
+        api_version = manifest["apiVersion"]
+        group = api_version if "/" in api_version else f"core/{api_version}"
+        super().__init__(
+            f"kubernetes:{group}:{manifest['kind']}",
+            name,
+            fields,
+            pulumi.ResourceOptions.merge(_with_version(opts), own),
+        )
 
 
 class HelmRelease(pulumi.CustomResource):
@@ -116,14 +122,6 @@ class HelmRelease(pulumi.CustomResource):
     def __init__(self, name: str, release: Mapping[str, Any], opts: pulumi.ResourceOptions) -> None:
         fields = {**release, "compat": "true", "status": None}
         super().__init__("kubernetes:helm.sh/v3:Release", name, fields, _with_version(opts))
-
-
-def type_token(api_version: str, kind: str) -> str:
-    """Return Pulumi's type token of a kind: `kubernetes:apps/v1:Deployment`. Kinds without an API group are in the
-    group `core`.
-    """
-    group = api_version if "/" in api_version else f"core/{api_version}"
-    return f"kubernetes:{group}:{kind}"
 
 
 def _with_version(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
@@ -162,17 +160,13 @@ def inputs(component: pulumi.ComponentResource, args: Mapping[str, Any], *withou
         if not entry.works:
             raise KitError(f"{kind} has no argument {path} from {entry.removed_in} on.", f"It is {replacement} now.")
         pulumi.log.warn(f"{kind}: {path} is {entry.text(replacement)}")
-    _check_names(kind, declared, args)
-    return {key: _by_name(value) for key, value in present(args).items() if key not in without}
-
-
-def _check_names(component: str, declared: Any, args: Mapping[str, Any]) -> None:
     if unknown := sorted(args.keys() - declared.__annotations__.keys()):
         close = get_close_matches(unknown[0], declared.__annotations__)
         remedy = f"Did you mean {' or '.join(close)}?" if close else f"{declared.__name__} has those that there are."
-        raise KitError(f"{component} has no argument {', '.join(unknown)}.", remedy)
+        raise KitError(f"{kind} has no argument {', '.join(unknown)}.", remedy)
     if missing := sorted(declared.__required_keys__ - args.keys()):
-        raise KitError(f"{component} lacks {', '.join(missing)}.", f"{declared.__name__} says what they are.")
+        raise KitError(f"{kind} lacks {', '.join(missing)}.", f"{declared.__name__} says what they are.")
+    return {key: _by_name(value) for key, value in present(args).items() if key not in without}
 
 
 def _deprecated_uses(declared: Any, value: Any, at: str = "") -> Iterator[tuple[str, DeprecatedArgument]]:

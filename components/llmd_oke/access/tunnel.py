@@ -356,7 +356,11 @@ class Tunnel:
                 return coming, coming.enter_context(opening), requested_s + target.session_s - self._pace.renewal_s
             except (NotYet, OciError) as error:
                 waited_s = time.monotonic() - started_s
-                if _is_final(error) or (patience_s is not None and waited_s >= patience_s):
+                # Other errors of a request (4xx) are the same after a retry.
+                is_refused = (
+                    isinstance(error, OciError) and 400 <= error.status < 500 and error.status not in {409, 429}
+                )
+                if is_refused or (patience_s is not None and waited_s >= patience_s):
                     raise
                 self._progress.detail(f"waiting, {waited_s:.0f} s: {error.message}")
             self._pause(self._pace.seek_s)
@@ -407,11 +411,6 @@ class Tunnel:
     def _pause(self, pause_s: float) -> None:
         if self._ending.wait(pause_s):
             raise _Ended
-
-
-def _is_final(error: KitError) -> bool:
-    """Return True for an error that a retry doesn't change: a 4xx status of OCI other than 409 and 429."""
-    return isinstance(error, OciError) and 400 <= error.status < 500 and error.status not in {409, 429}
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Literal
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import EntryKind
-from llmd_oke.values import Entry, follows_project, required_entry, values_folder
+from llmd_oke.values import Entry, follows_project, required_entry
 
 SubnetRole = Literal[
     "api",
@@ -261,12 +261,6 @@ class CloudInit(Entry):
 def cloud_init() -> CloudInit:
     """Return the first-boot scripts of nodes and their settings."""
     return required_entry("cloud-init", "node", CloudInit)
-
-
-@cache
-def script_template(name: str) -> str:
-    """Return the Jinja template of a first-boot script."""
-    return (values_folder() / "cloud-init" / f"{name}.sh.j2").read_text()
 
 
 class OracleImage(Entry):

@@ -169,17 +169,17 @@ class KvConnector(Entry):
         """Return the `flags` among a user's arguments whose connector lets requests name servers to pull KV
         cache from.
         """
-        return [
-            flag for flag in self.given(arguments) if flag != self.offload_flag and not self._alone(flag, arguments)
-        ]
-
-    def _alone(self, flag: str, arguments: Sequence[str]) -> bool:
-        given = argument_of(arguments, flag)
-        try:
-            value = json.loads(given[1]) if given else None
-        except ValueError:
-            return False
-        return isinstance(value, dict) and value.get("kv_connector") in self.without_peers
+        naming: list[str] = []
+        for flag in self.given(arguments):
+            given = argument_of(arguments, flag)
+            try:
+                value = json.loads(given[1]) if given else None
+            except ValueError:
+                value = None
+            is_alone = isinstance(value, dict) and value.get("kv_connector") in self.without_peers
+            if flag != self.offload_flag and not is_alone:
+                naming.append(flag)
+        return naming
 
     def offload_by_object(self, arguments: Sequence[str]) -> int | None:
         """Return the index of the first argument whose connector keeps KV cache in host memory without `offload_flag`;

@@ -75,7 +75,10 @@ def recipe_news(checkout: Path, models: Iterable[CatalogueModel]) -> RecipeNews:
         KitError: the directory is no checkout of vllm-project/recipes, or a recipe can't be read.
     """
     commit, known = _git(checkout, "rev-parse", "--short", "HEAD").decode().strip(), list(models)
-    texts = _texts(checkout)
+    if not _git(checkout, "ls-tree", "HEAD", "models"):
+        raise KitError(f"{checkout} has no recipes.", "A clone of https://github.com/vllm-project/recipes.")
+    with tarfile.open(fileobj=io.BytesIO(_git(checkout, "archive", "--format=tar", "HEAD", "models"))) as archive:
+        texts = {member.name: file.read().decode() for member in archive if (file := archive.extractfile(member))}
     differences, gone, unknown = list[RecipeDifference](), list[str](), list[str]()
     for model in known:
         source = _SOURCE.fullmatch(model.recipe.source) if model.recipe else None
@@ -99,14 +102,6 @@ def recipe_news(checkout: Path, models: Iterable[CatalogueModel]) -> RecipeNews:
         tuple(gone),
         tuple(unknown),
     )
-
-
-def _texts(checkout: Path) -> dict[str, str]:
-    """Return the texts of all recipes of a checkout by path."""
-    if not _git(checkout, "ls-tree", "HEAD", "models"):
-        raise KitError(f"{checkout} has no recipes.", "A clone of https://github.com/vllm-project/recipes.")
-    with tarfile.open(fileobj=io.BytesIO(_git(checkout, "archive", "--format=tar", "HEAD", "models"))) as archive:
-        return {member.name: file.read().decode() for member in archive if (file := archive.extractfile(member))}
 
 
 def _version(checkout: Path, commit: str, path: str) -> str | None:

@@ -159,6 +159,8 @@ def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -
 
 
 def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> Container:
+    resource, group = operators.rdma().node_states_resource
+    states = f"/apis/{group}/v1/namespaces/{operators.rdma().namespace}/{resource}"
     return {
         "name": "gate",
         "image": job_images().python.pinned,
@@ -168,7 +170,7 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> Container:
             f"--selector={POOL_LABEL}={args['pool_name']}",
             "--nodes=$(NODES)",
             *(f"--device={resource}={count:.0f}" for resource, count in sorted(args["devices"].items())),
-            *([f"--rdma-states={_states()}"] if args.get("rdma_in_pods") else []),
+            *([f"--rdma-states={states}"] if args.get("rdma_in_pods") else []),
             f"--timeout-s={args['timeout_s']}",
         ],
         "env": [{"name": "NODES", "valueFrom": {"configMapKeyRef": {"name": field_value(config_map), "key": "nodes"}}}],
@@ -183,12 +185,6 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> Container:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "program", "mountPath": FOLDER, "readOnly": True}],
     }
-
-
-def _states() -> str:
-    """Return the API path of the SR-IOV operator's node states."""
-    resource, group = operators.rdma().node_states_resource
-    return f"/apis/{group}/v1/namespaces/{operators.rdma().namespace}/{resource}"
 
 
 def _program() -> str:

@@ -160,7 +160,10 @@ class Iam(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: IamArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Iam", name, inputs(self, args), opts)
-        needs = _needs(args)
+        known = facts.policies().needs
+        if unknown := [need for need in args["needs"] if need not in known]:
+            raise KitError(f"{unknown[0]!r} is no need that statements are known for.", f"Known: {', '.join(known)}.")
+        needs: list[Need] = [need for need in known if need in args["needs"]]
         provider = home_provider(self, name, args) if needs else None
         child = pulumi.ResourceOptions(parent=self, provider=provider, ignore_changes=foreign_tags(args))
         label, places = args.get("display_name") or name, _places(args)
@@ -172,6 +175,8 @@ class Iam(pulumi.ComponentResource):
             for group in groups_of(needs)
         }
         texts = _statements(args, needs, {group: names.in_statements for group, names in groups.items()})
+        # The scopes that get a policy need no OCID, so that previews show the policies.
+        scopes = {_policy_scope(args, text.scope) for need in needs for text in known[need].statements}
         policies = [
             oci.identity.Policy(
                 f"{name}-{_suffix(scope)}",
@@ -182,7 +187,8 @@ class Iam(pulumi.ComponentResource):
                 **tag_args(args),
                 opts=child,
             )
-            for scope in _scopes(args, needs)
+            for scope in places
+            if scope in scopes
         ]
         unresolved: Any = {group: names.ocid for group, names in groups.items()}
         self.group_ids = pulumi.Output.from_input(unresolved)
@@ -203,14 +209,6 @@ def _domain_tags(args: IamArgs) -> Any:
         defined.append({"namespace": space, "key": key, "value": value})
     freeform = [{"key": key, "value": value} for key, value in tag_args(args)["freeform_tags"].items()]
     return present({"freeform_tags": freeform, "defined_tags": defined or None})
-
-
-def _needs(args: IamArgs) -> list[Need]:
-    known = facts.policies().needs
-    unknown = [need for need in args["needs"] if need not in known]
-    if unknown:
-        raise KitError(f"{unknown[0]!r} is no need that statements are known for.", f"Known: {', '.join(known)}.")
-    return [need for need in known if need in args["needs"]]
 
 
 def _places(args: IamArgs) -> dict[Scope, pulumi.Input[str]]:
@@ -244,12 +242,6 @@ def _policy_scope(args: IamArgs, scope: Scope) -> Scope:
     """
     places = _places(args)
     return "compartment" if places[scope] is places["compartment"] or places[scope] == args["compartment_id"] else scope
-
-
-def _scopes(args: IamArgs, needs: Sequence[Need]) -> list[Scope]:
-    """Return the scopes that get a policy. No OCID is needed for that, so that previews show the policies."""
-    scopes = {_policy_scope(args, text.scope) for need in needs for text in facts.policies().needs[need].statements}
-    return [scope for scope in _places(args) if scope in scopes]
 
 
 def _suffix(scope: Scope) -> str:

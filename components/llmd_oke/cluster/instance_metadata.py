@@ -16,7 +16,8 @@ from functools import cache
 import jinja2
 from llmd_base.errors import KitError
 
-from llmd_oke.catalogue.cluster import cloud_init, script_template
+from llmd_oke.catalogue.cluster import cloud_init
+from llmd_oke.values import values_folder
 
 DIGEST_KEY = "llmd-oke-cloud-init"
 """Metadata key with the SHA-256 of the user data's text, which shows the version that a node booted with. Comments and
@@ -214,4 +215,5 @@ def _template(name: str) -> jinja2.Template:
         comment_start_string="{##",  # ${#array[@]} is no comment
     )
     environment.filters["quote"] = shlex.quote
-    return environment.from_string(script_template(name))
+    file = values_folder() / "cloud-init" / f"{name}.sh.j2"
+    return environment.from_string(file.read_text())

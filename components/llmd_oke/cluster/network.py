@@ -308,7 +308,12 @@ def _network_spec(component: pulumi.Resource, name: str, args: NetworkArgs) -> _
     if unknown:
         raise KitError(f"This network has no part {unknown[0]!r}.", f"It has: {', '.join(choices.subnet_roles)}.")
     cidr = IPv4Network(args.get("cidr") or facts.subnets().vcn_cidr)
-    created = _created_subnets(cidr, choices.created(subnet_ids), args["pools"])
+    sizes = [PoolSize(pool["nodes"], pool["max_pods"]) for pool in args["pools"]]
+    subnets = layout(cidr, choices.created(subnet_ids), sizes)
+    if subnets.too_small:
+        reasons = [f"{part.role}: {part.needed} addresses of {part.room} ({part.reason})" for part in subnets.too_small]
+        raise KitError(f"{cidr} has no room for all subnets. {'; '.join(reasons)}.", "Give a larger range.")
+    created = dict(subnets.subnets)
     public_clients = args.get("public_load_balancer_cidrs")
     bastion_cidr = args.get("bastion_subnet_cidr") or str(created.get("bastion", cidr))
     services_gateway_id, services_gateway_cidr = _all_services(component, args)
@@ -349,16 +354,6 @@ def _choices(args: NetworkArgs) -> NetworkChoices:
     return chosen.with_existing({*(args.get("subnet_ids") or {}), *(args.get("nsg_ids") or {})})
 
 
-def _created_subnets(
-    cidr: IPv4Network, roles: Sequence[SubnetRole], pools: Sequence[NetworkPoolArgs]
-) -> dict[SubnetRole, IPv4Network]:
-    subnets = layout(cidr, roles, [PoolSize(pool["nodes"], pool["max_pods"]) for pool in pools])
-    if subnets.too_small:
-        reasons = [f"{part.role}: {part.needed} addresses of {part.room} ({part.reason})" for part in subnets.too_small]
-        raise KitError(f"{cidr} has no room for all subnets. {'; '.join(reasons)}.", "Give a larger range.")
-    return dict(subnets.subnets)
-
-
 def _all_services(component: pulumi.Resource, args: NetworkArgs) -> tuple[pulumi.Input[str], pulumi.Input[str]]:
     """Return OCID and CIDR label of the OCI service that comprises all Oracle services of the region: the arguments if
     both are given, which makes previews possible offline, or OCI's answer.
@@ -389,10 +384,12 @@ def _vcn(spec: _NetworkSpec) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
         if not spec.created:
             return vcn_id, pulumi.Output.from_input("")
         return vcn_id, oci.core.SecurityList(f"{spec.name}-locked-security-list", **spec.of_vcn(vcn_id, "locked")).id
+    # A DNS label has at most 15 letters and digits, the first a letter (OCI documentation, DNS in VCNs).
+    letters = "".join(letter for letter in spec.display_name.lower() if letter.isascii() and letter.isalnum())
     vcn = oci.core.Vcn(
         f"{spec.name}-vcn",
         cidr_blocks=[str(spec.cidr)],
-        dns_label=_dns_label(spec.display_name),
+        dns_label=letters.lstrip("0123456789")[:15] or "vcn",
         **spec.named("vcn"),
         opts=spec.options(protect=True, ignore=["dnsLabel"]),
     )
@@ -404,12 +401,6 @@ def _vcn(spec: _NetworkSpec) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
         opts=spec.options(deleted_with=vcn),
     )
     return vcn.id, security_list.id
-
-
-def _dns_label(name: str) -> str:
-    """Return a VCN's DNS label: at most 15 letters and digits, the first a letter (OCI documentation, DNS in VCNs)."""
-    letters = "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())
-    return letters.lstrip("0123456789")[:15] or "vcn"
 
 
 def _private_routes(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> pulumi.Input[str]:
@@ -570,7 +561,13 @@ def _rule(
     else:
         peer, kind = spec.services_gateway_cidr, "SERVICE_CIDR_BLOCK"
     side = "source" if rule.direction == "ingress" else "destination"
-    arguments: dict[str, Any] = {side: peer, f"{side}_type": kind, **_protocol_options(rule)}
+    arguments: dict[str, Any] = {side: peer, f"{side}_type": kind}
+    if rule.protocol == "icmp":
+        icmp_type, code = PATH_DISCOVERY
+        arguments["icmp_options"] = {"type": icmp_type, "code": code}
+    elif ranges := present({"destination_port_range": rule.ports, "source_port_range": rule.source_ports}):
+        options = {name: {"min": ports.first, "max": ports.last} for name, ports in ranges.items()}
+        arguments[f"{rule.protocol}_options"] = options
     oci.core.NetworkSecurityGroupSecurityRule(
         f"{spec.name}-{rule.group.replace('_', '-')}-{rule.key}",
         network_security_group_id=group.id,
@@ -581,12 +578,3 @@ def _rule(
         **arguments,
         opts=pulumi.ResourceOptions(parent=spec.component, deleted_with=group),
     )
-
-
-def _protocol_options(rule: SecurityRule) -> dict[str, Any]:
-    if rule.protocol == "icmp":
-        kind, code = PATH_DISCOVERY
-        return {"icmp_options": {"type": kind, "code": code}}
-    ranges = {"destination_port_range": rule.ports, "source_port_range": rule.source_ports}
-    options = {name: {"min": ports.first, "max": ports.last} for name, ports in present(ranges).items()}
-    return {f"{rule.protocol}_options": options} if options else {}

@@ -3,17 +3,16 @@ advice on them.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from llmd_base.errors import Problem
 
-from llmd_oke.catalogue.endpoint_pickers import KnownLimit
 from llmd_oke.catalogue.expert_parallel import All2AllBackend
 from llmd_oke.catalogue.releases import release, release_names
 from llmd_oke.catalogue.server_settings import exchanges
 from llmd_oke.config import Role
 from llmd_oke.config.engine import DEFAULT_ENGINE
-from llmd_oke.planning.model_plan import ModelPlan, RolePlan
+from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.plan import Advice
 from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import has_own_vllm, used_release
@@ -50,21 +49,15 @@ def all2all_advice(model: ModelPlan, path: str) -> Iterator[Advice]:
     """Yield advice on known drawbacks of the all-to-all backends that a model's expert-parallel servers use, without
     repetitions.
     """
-    limits = {
-        (model.engine.key_of(_FIELD, role.role), limit.text): limit.source
-        for role in model.units[0].roles
-        for limit in _limits(role)
-    }
+    limits: dict[tuple[str, str], str] = {}
+    for role in model.units[0].roles:
+        backend = role.settings.all2all
+        known = backend.limits if backend else ()
+        if backend and backend.over_nodes is not None and role.parallelism.nodes > 1:
+            known = (*known, backend.over_nodes)
+        limits |= {(model.engine.key_of(_FIELD, role.role), limit.text): limit.source for limit in known}
     for (key, text), source in limits.items():
         yield Advice(f"{path}.{key}", f"{text} ({source})")
-
-
-def _limits(role: RolePlan) -> Sequence[KnownLimit]:
-    backend = role.settings.all2all
-    if backend is None:
-        return ()
-    of_nodes = [backend.over_nodes] if backend.over_nodes is not None and role.parallelism.nodes > 1 else []
-    return (*backend.limits, *of_nodes)
 
 
 def _of_backend(context: PlannedModel, role: Role, path: str, name: str, backend: All2AllBackend) -> Iterator[Problem]:

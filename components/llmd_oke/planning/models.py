@@ -28,7 +28,7 @@ from llmd_oke.planning.adapters import adapter_problems
 from llmd_oke.planning.expert_parallel import all2all_problems
 from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.kv_connectors import kv_cache_problems
-from llmd_oke.planning.model_plan import AnswerChange, Memory
+from llmd_oke.planning.model_plan import AnswerChange
 from llmd_oke.planning.model_scaling import scaling_problems
 from llmd_oke.planning.over_nodes import over_nodes_problem, over_nodes_problems, spread_over_nodes
 from llmd_oke.planning.placement import lacks_virtual_functions, virtual_functions
@@ -197,19 +197,15 @@ def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
     workload = context.model.workload
     if fit.key_value_tokens >= workload.input_tokens + workload.output_tokens:
         ways.append(f"engine.maxModelLen of at most {fit.key_value_tokens}")
+    beside = f", {fit.adapters_gib:.1f} GiB of room for adapters" if fit.adapters_gib else ""
+    beside += f", {fit.draft_gib:.1f} GiB of a draft" if fit.draft_gib else ""
     yield context.size_problem(
         role,
         ", or ".join(ways) or _room_needed(context, role),
-        f"{fit.weights_gib:.0f} GiB of weights{_beside_weights(fit)} and {fit.activation_gib:.0f} GiB of activations"
+        f"{fit.weights_gib:.0f} GiB of weights{beside} and {fit.activation_gib:.0f} GiB of activations"
         f" leave {max(0.0, fit.key_value_gib):.1f} GiB of {fit.gpu_gib:.0f} GiB for the KV cache, room for"
         f" {fit.key_value_tokens} tokens where one sequence may have {context.max_model_len}",
     )
-
-
-def _beside_weights(fit: Memory) -> str:
-    """Return the text about adapter slots and a draft in an error about memory; empty if there are none."""
-    adapters = f", {fit.adapters_gib:.1f} GiB of room for adapters" if fit.adapters_gib else ""
-    return f"{adapters}, {fit.draft_gib:.1f} GiB of a draft" if fit.draft_gib else adapters
 
 
 def _room_needed(context: PlannedModel, role: Role) -> str:
