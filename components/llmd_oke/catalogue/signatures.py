@@ -141,11 +141,6 @@ def signature_metrics() -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def component_of(name: str) -> str:
-    """Return the component, such as `vllm`, of the signature with this identifier."""
-    return next(item.component for item in components() if name in item.signatures)
-
-
 def _all() -> Iterator[tuple[str, TextSignature | MetricSignature]]:
     for item in components():
         yield from item.signatures.items()

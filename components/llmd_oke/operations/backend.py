@@ -59,7 +59,7 @@ def signed_in_to_cloud(organization: str, token: str, lifetime: str | None = Non
 
     Args:
         organization: the Pulumi organization.
-        token: the CI job's OIDC token for the audience `cloud_audience(organization)`.
+        token: the CI job's OIDC token for the audience `urn:pulumi:org:ORGANIZATION`.
         lifetime: lifetime of the access token, such as `6h`; Pulumi's default if left out.
 
     Raises:
@@ -101,11 +101,6 @@ def require_passphrase(provider: str, terminal: Terminal | None, *, new: bool) -
     if terminal is None:
         raise KitError("The stack's secrets are encrypted with a passphrase, and none is given.", PASSPHRASE_REMEDY)
     os.environ[PASSPHRASE] = terminal.ask_passphrase(new)  # for child processes
-
-
-def cloud_audience(organization: str) -> str:
-    """Return the audience that a CI job's OIDC token for Pulumi Cloud must have (pulumi.com, OIDC issuers)."""
-    return f"urn:pulumi:org:{organization}"
 
 
 @contextmanager

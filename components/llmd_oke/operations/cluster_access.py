@@ -280,7 +280,9 @@ def way_through_gateway(
         raise KitError(f"The Gateway {name}{leads} can't be reached at {server}:{listener.port} from here.", remedy)
     own: Mapping[str, str] = {"host": host} if host and not tls else {}
     sent = {"authorization": f"Bearer {token}"} if token else {}
-    return HttpEndpoint(_url(listener, server), {**route.headers, **own, **sent}, verify)
+    port = "" if listener.port == _DEFAULT_PORTS[listener.protocol] else f":{listener.port}"
+    url = f"{listener.protocol.lower()}://{f'[{server}]' if ':' in server else server}{port}"
+    return HttpEndpoint(url, {**route.headers, **own, **sent}, verify)
 
 
 def _read_gateway(access: ClusterAccess, gateway: GatewayPlan) -> _Gateway:
@@ -307,9 +309,3 @@ def _listener(gateway: _Gateway, plan: GatewayPlan, name: str) -> _Listener:
     names = ", ".join(item.name for item in usable) or "none"
     which = f"no listener {plan.listener}" if plan.listener else "no listener"
     raise KitError(f"The Gateway {name} has {which} for HTTP or HTTPS.", f"It has: {names} (gateway.listener).")
-
-
-def _url(listener: _Listener, server: str) -> str:
-    host = f"[{server}]" if ":" in server else server
-    port = "" if listener.port == _DEFAULT_PORTS[listener.protocol] else f":{listener.port}"
-    return f"{listener.protocol.lower()}://{host}{port}"

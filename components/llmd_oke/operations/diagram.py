@@ -235,7 +235,11 @@ def _node(canvas: _Canvas, plan: Plan, node: PlacedNode, x: float, y: float, hei
     canvas.box(x, y, width, height, "box", f"{node.pool}-{node.index}: {node.free_gpus} of {node.gpus} GPUs free")
     canvas.text(x + 10, y + 17, f"{node.pool}-{node.index}", "dim")
     place = 0
-    codes = _unit_codes(plan)
+    codes = {  # a letter for the model, and a number; empty where there is one alone
+        unit.name: (_letter(plan, index) or "u" * (model.copies > 1)) + (str(number) if model.copies > 1 else "")
+        for index, model in enumerate(plan.models)
+        for number, unit in enumerate(model.units)
+    }
     for server in node.servers:
         _server(canvas, server, codes[server.unit], place, x + 10, y + 24)
         place += server.gpus
@@ -267,15 +271,6 @@ def _server(canvas: _Canvas, server: PlacedServer, code: str, first: int, x: flo
         if code:
             canvas.text(middle, line + 10, code, "on")
         place += in_row * rows
-
-
-def _unit_codes(plan: Plan) -> Mapping[str, str]:
-    """Short names of units, by their names: a letter for the model, and a number; empty where there is one alone."""
-    return {
-        unit.name: (_letter(plan, index) or "u" * (model.copies > 1)) + (str(number) if model.copies > 1 else "")
-        for index, model in enumerate(plan.models)
-        for number, unit in enumerate(model.units)
-    }
 
 
 def _letter(plan: Plan, index: int) -> str:

@@ -3,7 +3,7 @@ that PodDisruptionBudgets hold. Pods of DaemonSets and static pods stay, as with
 """
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -107,7 +107,10 @@ class Drain:
                 self.progress.step(f"{name} is not Ready: nothing there can end its pods in peace, they go with it")
             self._tell_groups([_metadata(node.metadata).name for node, _ in nodes])
             self._empty([(node, name) for node, name in nodes if _is_ready(node)])
-            yield _most(_devices(node) for node, _ in nodes)
+            most: dict[str, int] = {}
+            for node, _ in nodes:
+                most |= {name: max(count, most.get(name, 0)) for name, count in _devices(node).items()}
+            yield most
         except BaseException:  # also KeyboardInterrupt
             self._take_pods_again(instances)
             raise
@@ -132,7 +135,11 @@ class Drain:
 
     def _not_ready(self, instances: Instances, devices: Devices) -> list[str]:
         try:
-            ready = {name for node, name in self._nodes(instances) if _is_ready(node) and _offers(node, devices)}
+            ready = {
+                name
+                for node, name in self._nodes(instances)
+                if _is_ready(node) and all(_devices(node).get(device, 0) >= count for device, count in devices.items())
+            }
         except KitError:
             ready = set[str]()  # the API server may restart meanwhile
         return sorted(set(instances.values()) - ready)
@@ -196,18 +203,18 @@ class Drain:
         names = [_metadata(node.metadata).name for node, _ in nodes]
         while left := self._evict(names):
             if self.clock() >= ends_s:
-                self._end_anyway(left, [name for _, name in nodes])
+                reasons = "; ".join(list(dict.fromkeys(left.values()))[:3])
+                of_nodes = f"Pods of {', '.join(name for _, name in nodes)}"
+                words = f"{of_nodes} have not ended in {self.limit_s / 60:.0f} minutes: {reasons}"
+                if not self.force:
+                    remedy = (
+                        "Give servers another place, or more time (--drain-limit); --force ends them with their node."
+                    )
+                    raise KitError(words, remedy)
+                self.progress.step(f"{words}; they end with their node (--force)")
                 return
             ticker.tell(f"pods left: {len(left)}, such as {next(iter(left.values()))}", "draining")
             self.pause(POLL_S)
-
-    def _end_anyway(self, left: Mapping[str, str], names: Sequence[str]) -> None:
-        reasons = "; ".join(list(dict.fromkeys(left.values()))[:3])
-        words = f"Pods of {', '.join(names)} have not ended in {self.limit_s / 60:.0f} minutes: {reasons}"
-        if not self.force:
-            remedy = "Give servers another place, or more time (--drain-limit); --force ends them with their node."
-            raise KitError(words, remedy)
-        self.progress.step(f"{words}; they end with their node (--force)")
 
     def _evict(self, names: Sequence[str]) -> dict[str, str]:
         """Request the eviction of each pod of these nodes; return the reasons of pods that are still there, by pod."""
@@ -295,20 +302,6 @@ def _devices(node: Node) -> Devices:
     allocatable = cast("Mapping[str, str]", (node.status.allocatable if node.status else None) or {})
     counts = {name: int(parse_quantity(text) or 0) for name, text in allocatable.items() if "/" in name}
     return {name: count for name, count in counts.items() if count}
-
-
-def _offers(node: Node, devices: Devices) -> bool:
-    """Return True if a node has at least the given quantity of each device."""
-    there = _devices(node)
-    return all(there.get(name, 0) >= count for name, count in devices.items())
-
-
-def _most(offers: Iterable[Devices]) -> Devices:
-    """Return the largest quantity of each device among several nodes."""
-    most: dict[str, int] = {}
-    for offer in offers:
-        most |= {name: max(count, most.get(name, 0)) for name, count in offer.items()}
-    return most
 
 
 def _cause(error: ApiError) -> str:

@@ -81,13 +81,19 @@ def drift_of_preview(changes: Iterable[ResourceChange], known_drifts: Iterable[D
     set, without `known_drifts`.
     """
     known = {(drift.urn, drift.path) for drift in known_drifts}
-    return [
-        _undone_field(change, path)
-        for change in filter(_is_object, changes)
-        if change.operation in {"update", "replace"}
-        for path in change.changed
-        if (change.urn, path) not in known and _other_managers(change.old_outputs, path)
-    ]
+    drifts: list[Drift] = []
+    for change in filter(_is_object, changes):
+        for path in change.changed if change.operation in {"update", "replace"} else ():
+            managers = _other_managers(change.old_outputs, path)
+            if (change.urn, path) in known or not managers:
+                continue
+            now, target = (_value_text(value_at(inputs, path)) for inputs in (change.old, change.new))
+            by = _by(managers)
+            words = f"is {now}{by}; the update makes it {target}"
+            if _is_hidden(now, target):
+                words = f"was changed{by}; the update takes it back"
+            drifts.append(Drift(change.urn, path, f"{change.short_name}: {path} {words}"))
+    return drifts
 
 
 def to_read(drifts: Iterable[Drift]) -> list[str]:
@@ -160,15 +166,6 @@ def _changed_field(change: ResourceChange, path: str) -> Drift:
     if path == _REPLICAS and any(manager.startswith(_AUTOSCALERS) for manager in managers):
         words += " (`scaling` would leave it to an autoscaler)"
     return Drift(change.urn, path, words, taken_back=not replaces)
-
-
-def _undone_field(change: ResourceChange, path: str) -> Drift:
-    """Return the drift of a field that the update sets to the program's value."""
-    now, target = (_value_text(value_at(inputs, path)) for inputs in (change.old, change.new))
-    by = _by(_other_managers(change.old_outputs, path))
-    hidden = _is_hidden(now, target)
-    words = f"was changed{by}; the update takes it back" if hidden else f"is {now}{by}; the update makes it {target}"
-    return Drift(change.urn, path, f"{change.short_name}: {path} {words}")
 
 
 def _by(managers: Sequence[str]) -> str:

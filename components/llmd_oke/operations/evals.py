@@ -167,7 +167,11 @@ def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, 
     with jobs.running(manifest, lambda uid: evaluation_objects(place, evaluation, uid)):
         jobs.await_end(place, how.timeout_s + STARTING_S)
         words = JobReader(jobs.client, place.namespace).last_words(place.job)
-    return evaluated(plan, model, how, (name, _question_set(evaluation)), started, _answers(place, evaluation, words))
+    # Results are comparable where package, requirements and arguments are equal.
+    called = [word for word in evaluation.package.program if "{" not in word]
+    text = json.dumps([name, called, requirements(evaluation.package)])
+    questions = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return evaluated(plan, model, how, (name, questions), started, _answers(place, evaluation, words))
 
 
 def evaluation_place(plan: Plan, job: str) -> JobSettings:
@@ -187,12 +191,3 @@ def _answers(place: JobSettings, evaluation: Evaluation, words: str | None) -> s
             "A part of an evaluation can't be compared. Its log says why; run it again.",
         )
     return answers
-
-
-def _question_set(evaluation: Evaluation) -> str:
-    """Return an identifier of an evaluation's questions: a digest of the package, its requirements and its arguments,
-    all of which must be equal for results to be comparable.
-    """
-    called = [word for word in evaluation.package.program if "{" not in word]
-    text = json.dumps([evaluation.name, called, requirements(evaluation.package)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

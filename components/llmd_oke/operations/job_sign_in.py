@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 import httpx2
 
 from llmd_oke.access import federation
-from llmd_oke.operations.backend import PASSPHRASE, cloud_audience, environment, signed_in_to_cloud
+from llmd_oke.operations.backend import PASSPHRASE, environment, signed_in_to_cloud
 
 ORGANIZATION, LIFETIME = "LLMD_OKE_PULUMI_ORGANIZATION", "LLMD_OKE_PULUMI_TOKEN_LIFETIME"
 """Environment variables: the organization of Pulumi Cloud that trusts the job's token, and the lifetime of Pulumi's
@@ -38,6 +38,7 @@ def job_signed_in(report: Callable[[str], None], *, oci: bool = True, backend: b
             stack.enter_context(federation.signed_in(exchange, report))
         if organization:
             with httpx2.Client(timeout=federation.TIMEOUT_S) as http:
-                token = federation.job_token(cloud_audience(organization), os.environ, http)
+                # The audience that Pulumi Cloud expects (pulumi.com, OIDC issuers).
+                token = federation.job_token(f"urn:pulumi:org:{organization}", os.environ, http)
             stack.enter_context(signed_in_to_cloud(organization, token, os.environ.get(LIFETIME) or None))
         yield

@@ -66,8 +66,12 @@ class JobReader:
         """Return the termination message of a Job's newest pod that has one; None if no pod has one."""
         labels = {JOB_NAME_LABEL: job}
         pods = self._read(lambda: list(self._client.list(Pod, namespace=self._namespace, labels=dict(labels))))
-        messages = (_termination_message(pod) for pod in sorted(pods, key=_created, reverse=True))
-        return next((words for words in messages if words), None)
+        for pod in sorted(pods, key=_created, reverse=True):
+            statuses = (pod.status.containerStatuses if pod.status else None) or []
+            states = (status.state.terminated for status in statuses if status.state and status.state.terminated)
+            if words := next((state.message for state in states if state.message), None):
+                return words
+        return None
 
     def config_map(self, name: str) -> Content | None:
         """Return the content of a ConfigMap; None if the ConfigMap doesn't exist."""
@@ -144,12 +148,6 @@ def why_failed(job: Job) -> str | None:
 
 def _created(item: Job | Pod) -> str:
     return str(metadata(item).creationTimestamp or "")
-
-
-def _termination_message(pod: Pod) -> str | None:
-    statuses = (pod.status.containerStatuses if pod.status else None) or []
-    states = (status.state.terminated for status in statuses if status.state and status.state.terminated)
-    return next((state.message for state in states if state.message), None)
 
 
 class ClusterJobs:
@@ -284,7 +282,8 @@ class ClusterJobs:
             try:
                 return ask()
             except (ApiError, httpx2.HTTPError) as error:
-                if _final(error) or time.monotonic() > until_s:
+                is_refused = isinstance(error, ApiError) and (error.status.code or 0) < HTTPStatus.TOO_MANY_REQUESTS
+                if is_refused or time.monotonic() > until_s:
                     raise KitError(f"The cluster refuses, or does not answer: {error}") from error
                 self.progress.detail(f"the API server does not answer, waiting up to {OUTAGE_S:.0f} s: {error}")
             time.sleep(PAUSE_S)
@@ -295,11 +294,6 @@ def _request(ask: Callable[[], Answer]) -> Answer:
         return ask()
     except (ApiError, httpx2.HTTPError) as error:
         raise KitError(f"The cluster refuses, or does not answer: {error}") from error
-
-
-def _final(error: Exception) -> bool:
-    """Return True for a refusal that a retry doesn't change: an HTTP status below 429."""
-    return isinstance(error, ApiError) and (error.status.code or 0) < HTTPStatus.TOO_MANY_REQUESTS
 
 
 def _phase(pod: Pod) -> str | None:

@@ -160,22 +160,20 @@ def judge(assumptions: Sequence[Assumption], seen: CountedObservation) -> tuple[
 def _judged(assumption: Assumption, seen: CountedObservation) -> AssumptionJudgement:
     value = assumption.figure.of(seen)
     allowed = assumption.tolerance + _chance(assumption, seen)
-    if assumption.figure.of_requests and seen.answered < tolerances().latency_requests:
-        return AssumptionJudgement(assumption, value, allowed, AssumptionVerdict.FEW)
-    if value is None:
-        return AssumptionJudgement(assumption, value, allowed, AssumptionVerdict.UNKNOWN)
-    if assumption.kind is AssumptionKind.FORECAST and assumption.basis == Basis.BOUND:
-        return AssumptionJudgement(assumption, value, allowed, AssumptionVerdict.BOUND)
-    return AssumptionJudgement(assumption, value, allowed, _verdict(assumption, value, allowed))
-
-
-def _verdict(assumption: Assumption, value: float, allowed: float) -> AssumptionVerdict:
     side, assumed = assumption.side, assumption.value
-    if side != "at least" and (value > assumed + allowed or (side == "below" and value == assumed)):
-        return AssumptionVerdict.ABOVE
-    if side in {"near", "at least"} and value < assumed - allowed:
-        return AssumptionVerdict.BELOW
-    return AssumptionVerdict.HOLDS
+    if assumption.figure.of_requests and seen.answered < tolerances().latency_requests:
+        verdict = AssumptionVerdict.FEW
+    elif value is None:
+        verdict = AssumptionVerdict.UNKNOWN
+    elif assumption.kind is AssumptionKind.FORECAST and assumption.basis == Basis.BOUND:
+        verdict = AssumptionVerdict.BOUND
+    elif side != "at least" and (value > assumed + allowed or (side == "below" and value == assumed)):
+        verdict = AssumptionVerdict.ABOVE
+    elif side in {"near", "at least"} and value < assumed - allowed:
+        verdict = AssumptionVerdict.BELOW
+    else:
+        verdict = AssumptionVerdict.HOLDS
+    return AssumptionJudgement(assumption, value, allowed, verdict)
 
 
 def _chance(assumption: Assumption, seen: CountedObservation) -> float:

@@ -28,7 +28,7 @@ from llmd_bench.load import pod_load
 from llmd_bench.load.notation import read_trim
 from llmd_bench.load.pod_load import LoadRequest, PodResult, unpack
 from llmd_bench.load.records import MIN_SENT_SHARE, write_file
-from llmd_bench.load.stages import LoadStage, StageResult, check, mark_restarts, unmeasured
+from llmd_bench.load.stages import StageResult, check, mark_restarts, unmeasured
 from llmd_bench.load.workload import ConstantRate, PoissonRate
 from llmd_bench.readers import read
 from llmd_bench.readers.inference_perf import ToolLoad, config
@@ -262,13 +262,11 @@ class LoadJobs(ClusterJobs):
         if not results:
             raise failure or KitError(f"No pod of Job {place.job} left a result.")
         lost = [pod for pod, content in enumerate(contents) if content is None]
-        why = self._causes(place) if lost else {}
+        pods = self.pods(place) if lost else ()
+        indexes = ((texts(metadata(pod), "annotations").get(INDEX_ANNOTATION), pod) for pod in pods)
+        why = {int(index): why_ended(pod) for index, pod in indexes if index is not None}
         missing = {pod: why.get(pod, "it is gone") for pod in lost}
         return PodResults(results, missing, isinstance(failure, KeyboardInterrupt))
-
-    def _causes(self, place: JobSettings) -> dict[int, str]:
-        pods = ((texts(metadata(pod), "annotations").get(INDEX_ANNOTATION), pod) for pod in self.pods(place))
-        return {int(index): why_ended(pod) for index, pod in pods if index is not None}
 
     def _content(self, place: JobSettings, pod: int) -> bytes | None:
         """Return the result that a pod published in ConfigMaps; None if a part of it is missing."""
@@ -368,20 +366,19 @@ def in_cluster(
         if not short or sent.interrupted:
             return stored
         progress.step(f"sending once more what fell short: {'; '.join(stored.unmeasured)}")
-        again = _again(model, request, [merged[number][0].stage for number in short])
+        again = replace(
+            request,
+            job=new_name(model.name),
+            run=uuid.uuid4().hex,  # makes other prompts
+            shapes=tuple(str(merged[number][0].stage.shape) for number in short),
+            limit_s=request.limit_s * len(short) / len(request.stages()),
+        )
         before = running_servers(plan, model, access)
         with jobs.send(place_of(plan, again.job), again) as sent:
             stable = stability(before, running_servers(plan, model, access))
             second = _merged(plan, model, again, sent, stable, [merged[number][0].shortfall for number in short])
             merged_again = dict(zip(short, second, strict=True))
             return _keep([merged_again.get(number, one) for number, one in enumerate(merged)], folder, sent)
-
-
-def _again(model: ModelPlan, request: LoadRequest, stages: Sequence[LoadStage]) -> LoadRequest:
-    """Return the request of a second Job for some of the stages, with other prompts and a proportional limit."""
-    limit_s = request.limit_s * len(stages) / len(request.stages())
-    shapes = tuple(str(stage.shape) for stage in stages)
-    return replace(request, job=new_name(model.name), run=uuid.uuid4().hex, shapes=shapes, limit_s=limit_s)
 
 
 def _keep(merged: Sequence[tuple[StageResult, Row | None]], folder: LoadFolder, sent: PodResults) -> StoredLoad:
@@ -463,11 +460,14 @@ def tool_config(model: ModelPlan, request: LoadRequest) -> str:
         requests=stage.requests,
         seed=request.seed,
     )
+    workers = 1
+    if isinstance(stage.shape, ConstantRate | PoissonRate):
+        workers = max(1, min(tool.most_workers, math.ceil(stage.shape.requests_per_s / tool.requests_per_worker)))
     document = config(
         load,
         results=RESULTS_FOLDER,
         tokenizer=model.model.repository,
-        workers=_workers(stage),
+        workers=workers,
         worker_concurrency=tool.worker_max_concurrency,
     )
     return yaml.safe_dump(document, sort_keys=False)
@@ -488,13 +488,6 @@ def manifests(plan: Plan, model: ModelPlan, options: LoadOptions, tool: str) -> 
     text = tool_config(model, request)
     job_manifest = jobs.tool_job(place, inference_perf(), bench_jobs(), request.limit_s)
     return [job_manifest, *jobs.tool_objects(place, text, UNKNOWN_UID)]
-
-
-def _workers(stage: LoadStage) -> int:
-    tool = inference_perf()
-    if not isinstance(stage.shape, ConstantRate | PoissonRate):
-        return 1
-    return max(1, min(tool.most_workers, math.ceil(stage.shape.requests_per_s / tool.requests_per_worker)))
 
 
 def _row(

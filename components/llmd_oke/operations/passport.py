@@ -171,7 +171,9 @@ def running_images(pods: Iterable[Pod]) -> dict[str, RunningImage]:
     """
     images: dict[str, RunningImage] = {}
     for pod in pods:
-        digests = {status.name: _digest(status.imageID) for status in _statuses(pod)}
+        # An image ID is `docker.io/vllm/vllm-openai@sha256:…`, or `sha256:…`.
+        ids = {status.name: status.imageID.rpartition("@")[2] for status in _statuses(pod)}
+        digests = {name: digest for name, digest in ids.items() if re.fullmatch(DIGEST, digest)}
         spec = pod.spec
         for container in [*(spec.initContainers or []), *spec.containers] if spec else []:
             name, reference = f"{_role(pod)}/{container.name}", container.image or ""
@@ -198,14 +200,6 @@ def restarts(pods: Iterable[Pod]) -> dict[str, int]:
 def _role(pod: Pod) -> str:
     carried = texts(metadata(pod), "labels")
     return carried.get(labels.ROLE, "front-door" if labels.FRONT_DOOR in carried else "router")
-
-
-def _digest(image_id: str) -> str | None:
-    """Return the digest in a container status's image ID (`docker.io/vllm/vllm-openai@sha256:…`, or `sha256:…`); None
-    if it has none.
-    """
-    digest = image_id.rpartition("@")[2]
-    return digest if re.fullmatch(DIGEST, digest) else None
 
 
 def _statuses(pod: Pod) -> Iterable[ContainerStatus]:

@@ -262,16 +262,12 @@ def registry_news(
         if problems := project_problems():
             raise InvalidStack(problems, VERDICT)
         path, images = project / VALUES / LOCK.folder / path.name, project_images()
-    before = path.read_text(encoding="utf-8") if path.is_file() else new_lock(images)
+    new = {"images": {image.reference: {"digest": None, "reason": NOT_ASKED} for image in images}}
+    before = path.read_text(encoding="utf-8") if path.is_file() else yaml_files.text_of(new)
     answers = query_registries(images, partial(stored_image, with_size=with_sizes), progress)
     return RegistryNews(
         path, before, lock_update(before, images, answers, datetime.now(UTC).date(), take_moved=take_moved)
     )
-
-
-def new_lock(images: Sequence[ContainerImage]) -> str:
-    """Return the text of a lock with these images, without digests, for registries that weren't asked."""
-    return yaml_files.text_of({"images": {image.reference: {"digest": None, "reason": NOT_ASKED} for image in images}})
 
 
 def lock_update(

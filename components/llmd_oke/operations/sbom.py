@@ -201,8 +201,9 @@ def _python_packages() -> Iterator[SbomComponent]:
     wanted = [(KIT, frozenset(metadata.metadata(KIT).get_all("Provides-Extra") or ()))]
     while wanted:
         name, extras = wanted.pop()
-        distribution = _installed(name)
-        if distribution is None:
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # required on another platform, or by a missing extra
             continue
         seen[_canonical(distribution.name)] = distribution
         known = needs.setdefault(_canonical(distribution.name), set())
@@ -226,13 +227,6 @@ def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -
         if (match := _REQUIREMENT.match(requirement)) and (of_extra is None or of_extra[1] in extras):
             own = frozenset(part.strip() for part in (match[2] or "").split(",") if part.strip())
             yield _canonical(match[1]), own
-
-
-def _installed(name: str) -> metadata.Distribution | None:
-    try:
-        return metadata.distribution(name)
-    except metadata.PackageNotFoundError:  # required on another platform, or by a missing extra
-        return None
 
 
 def _package_purl(distribution: metadata.Distribution) -> str:

@@ -136,7 +136,11 @@ def fetch(stack: str, plan: Plan, reports: Path) -> list[SmokeOutcome]:
     for model in plan.models:
         result, job = results[model.name], jobs[model.name]
         if result is None:
-            words = _parsed(reader.last_words(name_of(job)) or why_failed(job) or "")
+            last = reader.last_words(name_of(job)) or why_failed(job) or ""
+            try:
+                words: Mapping[str, Any] = {"message": "", **json.loads(last)}
+            except (ValueError, TypeError):
+                words = {"message": last}
             passed = ended(job) and words.get("passed") is True
             failed: tuple[str, ...] = () if passed else tuple(words.get("failed") or ["no measurement"])
             text = Text(str(words["message"]) or f"{name_of(job)} left no result and no last words", style="bold")
@@ -163,11 +167,3 @@ def _result(reader: JobReader, model: str, job: str) -> SmokeResult | None:
     if content is None or content.annotations.get(JOB_ANNOTATION) != job or RESULT_KEY not in content.data:
         return None
     return unpack(content.data[RESULT_KEY])
-
-
-def _parsed(words: str) -> Mapping[str, Any]:
-    """Parse a termination message: the JSON object that the program wrote, or else `message` with the whole text."""
-    try:
-        return {"message": "", **json.loads(words)}
-    except (ValueError, TypeError):
-        return {"message": words}

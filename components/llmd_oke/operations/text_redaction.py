@@ -51,10 +51,9 @@ def redact(value: JsonValue) -> JsonValue:
         return [redact(item) for item in value]
     if isinstance(value, dict):
         is_variable = _SECRET_NAME.search(str(value.get("name", ""))) is not None
-        return {key: _redact_entry(key, item, is_variable=is_variable) for key, item in value.items()}
+        redacted: dict[str, JsonValue] = {}
+        for key, item in value.items():
+            is_secret = _SECRET_NAME.search(key) is not None or (key == "value" and is_variable)
+            redacted[key] = HIDDEN if isinstance(item, str) and is_secret else redact(item)
+        return redacted
     return value
-
-
-def _redact_entry(key: str, item: JsonValue, *, is_variable: bool) -> JsonValue:
-    is_secret = _SECRET_NAME.search(key) is not None or (key == "value" and is_variable)
-    return HIDDEN if isinstance(item, str) and is_secret else redact(item)

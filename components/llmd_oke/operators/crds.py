@@ -7,7 +7,7 @@ provider retries a missing kind for about a minute only, whatever the resource's
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 import pulumi
@@ -111,18 +111,11 @@ async def _wait(names: Sequence[str], timeout_s: float, client: "AsyncClient", r
     ends_at = time.monotonic() + timeout_s
     while missing := {name: cause for name in names if (cause := await _lack(client, name))}:
         if time.monotonic() >= ends_at:
-            raise _too_late(missing, timeout_s, remedy)
+            absent, after = ", ".join(missing), f"after {timeout_s:g} s"
+            if unheard := next((cause for cause in missing.values() if cause not in {_ABSENT, _COMING}), None):
+                raise KitError(f"The cluster can't be asked for {absent} {after}: {unheard}.", WAY)
+            raise KitError(f"The cluster has no definition of {absent} {after}.", remedy)
         await asyncio.sleep(POLL_S)
-
-
-def _too_late(missing: Mapping[str, str], timeout_s: float, remedy: str) -> KitError:
-    """Return the error for definitions that are missing after `timeout_s`, with `remedy`, or with advice on the
-    connection if the cluster didn't answer.
-    """
-    unheard = next((cause for cause in missing.values() if cause not in {_ABSENT, _COMING}), None)
-    if unheard:
-        return KitError(f"The cluster can't be asked for {', '.join(missing)} after {timeout_s:g} s: {unheard}.", WAY)
-    return KitError(f"The cluster has no definition of {', '.join(missing)} after {timeout_s:g} s.", remedy)
 
 
 async def _lack(client: "AsyncClient", name: str) -> str:

@@ -21,7 +21,7 @@ from llmd_oke.catalogue.signatures import (
     Severity,
     Signature,
     TextSignature,
-    component_of,
+    components,
     metric_signatures,
     text_signatures,
 )
@@ -217,7 +217,8 @@ class _Context:
             return value if _NAME.fullmatch(value) else match[1].upper()
 
         command = _PLACEHOLDER.sub(text, signature.command)
-        return DiagnosedFault(name, component_of(name), signature, whole, command)
+        component = next(item.component for item in components() if name in item.signatures)
+        return DiagnosedFault(name, component, signature, whole, command)
 
     def _shown(self, evidence: Evidence) -> Evidence:
         """Return evidence with the node of its pod, and a line that is short and without secrets."""

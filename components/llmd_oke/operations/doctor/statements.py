@@ -148,7 +148,13 @@ class Objects:
         for pod in pods:
             yield from _pod_states(pod, now)
         for node in self._items("nodes", _Item):
-            yield from _node_states(node)
+            place = EvidencePlace("cluster/nodes.json", node=node.metadata.name)
+            for item in node.conditions:
+                text = _sentence(item.reason, item.message)
+                if item.type == "Ready" and item.status != "True":
+                    yield Statement(place, text, time=item.last_transition)
+                elif item.type != "Ready" and item.status == "True":
+                    yield Statement(place, f"{item.type}=True {text}", time=item.last_transition)
         for job in self._items("jobs", _Item):
             place = EvidencePlace("cluster/jobs.json", job.metadata.namespace, other=f"Job {job.metadata.name}")
             for item in job.conditions:
@@ -208,16 +214,6 @@ def _pod_states(pod: _Item, now: datetime) -> Iterator[Statement]:
                     code = f", exit code {state.exit_code}" if state.exit_code is not None else ""
                     line = f"{_sentence(state.reason, state.message)}{code}"
                     yield Statement(replace(place, container=container.name), line, time=state.finished)
-
-
-def _node_states(node: _Item) -> Iterator[Statement]:
-    place = EvidencePlace("cluster/nodes.json", node=node.metadata.name)
-    for item in node.conditions:
-        if item.type == "Ready" and item.status != "True":
-            yield Statement(place, _sentence(item.reason, item.message), time=item.last_transition)
-        elif item.type != "Ready" and item.status == "True":
-            line = f"{item.type}=True {_sentence(item.reason, item.message)}"
-            yield Statement(place, line, time=item.last_transition)
 
 
 def _sentence(reason: str | None, message: str | None) -> str:

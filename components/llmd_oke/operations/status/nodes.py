@@ -73,17 +73,13 @@ def node_symptoms(plan: Plan, nodes: Sequence[Node], now: datetime) -> Iterator[
         if short:
             what = f"{some(short)} {'offers' if len(short) == 1 else 'offer'} fewer than {pool.shape.gpus} GPUs"
             yield Symptom(Severity.DEGRADED, what, f"kubectl describe node {short[0]}")
-    yield from _not_ready(plan, nodes, now)
-    yield from _closed(plan, nodes)
-
-
-def _not_ready(plan: Plan, nodes: Sequence[Node], now: datetime) -> Iterator[Symptom]:
     for node in nodes:
         ready, why, since = condition(node, "Ready")
         if not ready:
             what = f"node {name_of(node)} is not Ready for {age_text(since, now)}{f': {why}' if why else ''}"
             severity = Severity.DEGRADED if _pool(plan, node) else Severity.RISK
             yield Symptom(severity, what, f"kubectl describe node {name_of(node)}")
+    yield from _closed(plan, nodes)
 
 
 def _closed(plan: Plan, nodes: Sequence[Node]) -> Iterator[Symptom]:

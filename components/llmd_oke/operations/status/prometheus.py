@@ -1,6 +1,6 @@
 """Queries of a status to Prometheus: firing alerts, and counters at two times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -76,7 +76,10 @@ class PrometheusServer:
             before = self._snapshot(programs, range_s)
             if known <= {reading.endpoint.pod for reading in before.readings if reading.series}:
                 break
-        return CounterGrowth(before, after, range_s, f"Prometheus over {_range_text(range_s)}", unscraped)
+        source = f"Prometheus over {range_s / 60:.0f} min"
+        if range_s != RANGES_S[0]:
+            source += ", as it doesn't know all servers for longer"
+        return CounterGrowth(before, after, range_s, source, unscraped)
 
     def _snapshot(self, programs: Sequence[CountedProgram], ago_s: float = 0.0) -> Snapshot:
         offset, unknown = "", "Prometheus has nothing of it"
@@ -89,7 +92,14 @@ class PrometheusServer:
             for row in prometheus.query(self._way().url, promql, http=http):
                 pod, name = row.labels.get("pod", ""), row.labels.get("__name__", "")
                 series.setdefault(pod, {}).setdefault(name, []).append(MetricSample(row.labels, row.value))
-        return Snapshot(tuple(_reading(program, series.get(program.pod), unknown) for program in programs))
+        readings: list[Reading] = []
+        for program in programs:
+            endpoint, own = MetricsEndpoint(program.role, program.pod, program.pod), series.get(program.pod)
+            if own is None:
+                readings.append(Reading(endpoint, error=unknown))
+            else:
+                readings.append(Reading(endpoint, {name: tuple(samples) for name, samples in own.items()}))
+        return Snapshot(tuple(readings))
 
     def _client(self) -> httpx2.Client:
         way = self._way()
@@ -98,19 +108,6 @@ class PrometheusServer:
     def _way(self) -> HttpEndpoint:
         path = prometheus.service_path(self.url)
         return HttpEndpoint(self.url.rstrip("/")) if path is None else self.access.api(path)
-
-
-def _range_text(range_s: float) -> str:
-    """Return an interval as text (`5 min`), with the reason if it is shorter than the first of `RANGES_S`."""
-    text = f"{range_s / 60:.0f} min"
-    return text if range_s == RANGES_S[0] else f"{text}, as it doesn't know all servers for longer"
-
-
-def _reading(program: CountedProgram, series: Mapping[str, list[MetricSample]] | None, unknown: str) -> Reading:
-    endpoint = MetricsEndpoint(program.role, program.pod, program.pod)
-    if series is None:
-        return Reading(endpoint, error=unknown)
-    return Reading(endpoint, {name: tuple(samples) for name, samples in series.items()})
 
 
 def _alert(firing: FiringAlert) -> ActiveAlert:

@@ -98,20 +98,17 @@ def _serving(
     name: str, own: Mapping[str, str], ready: int, desired: int, planned: Mapping[str, int | None]
 ) -> DeploymentPods | None:
     """Return the numbers of a workload whose pods have the labels `own`; None if its pods don't serve models."""
-    role = _role(own)
+    role: EndpointRole | str | None = None
+    if labels.SERVING in own and labels.ROLE in own:
+        role = ROLES.get(own[labels.ROLE])
+    elif labels.ROUTED in own:
+        role = "router"
+    elif own.get(_COMPONENT) in _FRONT_DOORS:
+        role = FRONT_DOOR
     if role is None:
         return None
     model, unit = own.get(labels.MODEL), own.get(labels.UNIT)
     return DeploymentPods(name, model, unit, role, ready, desired, planned.get(name))
-
-
-def _role(own: Mapping[str, str]) -> EndpointRole | str | None:
-    """Return the role of a pod with the labels `own`; None if the pod doesn't serve models."""
-    if labels.SERVING in own and labels.ROLE in own:
-        return ROLES.get(own[labels.ROLE])
-    if labels.ROUTED in own:
-        return "router"
-    return FRONT_DOOR if own.get(_COMPONENT) in _FRONT_DOORS else None
 
 
 def programs(pods: Iterable[Pod]) -> tuple[CountedProgram, ...]:

@@ -8,7 +8,7 @@ from itertools import chain
 
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Node, Pod
+from lightkube.resources.core_v1 import Pod
 from llmd_base.config_maps import LABEL
 from llmd_base.row import Basis
 from llmd_bench.deployment import Snapshot
@@ -274,13 +274,9 @@ def _cluster_symptoms(
     if not isinstance(groups, Unread):
         yield from server_symptoms(plan, stack, groups)
         yield from shortages(plan, groups, of_pods)
-    if not isinstance(reading.jobs, Unread):
-        yield from _job_symptoms(plan, stack, reading.jobs)
-
-
-def _job_symptoms(plan: Plan, stack: str, found: Iterable[Job]) -> Iterator[Symptom]:
-    """Yield a symptom for each model whose newest smoke benchmark failed."""
-    of_models = grouped((texts(metadata(job), "labels").get(LABEL, ""), job) for job in found)
+    if isinstance(reading.jobs, Unread):
+        return
+    of_models = grouped((texts(metadata(job), "labels").get(LABEL, ""), job) for job in reading.jobs)
     for model in plan.models:
         newest = max(of_models.get(model.name, []), key=_created, default=None)
         if newest and jobs.ended(newest) is False:
@@ -350,7 +346,10 @@ def _changes(reading: ClusterReading) -> list[StackChange]:
     if not isinstance(reading.deployments, Unread):
         changes += _deployment_changes(reading.deployments)
     if not isinstance(reading.nodes, Unread):
-        changes += _node_changes(reading.nodes)
+        created = ((metadata(node).creationTimestamp, name_of(node)) for node in reading.nodes)
+        for when, names in grouped((when, name) for when, name in created if when).items():
+            what = f"nodes {some(names)} joined" if len(names) > 1 else f"node {names[0]} joined"
+            changes.append(StackChange(when, what))
     if not isinstance(reading.jobs, Unread):
         words = {True: "ended well", False: "failed", None: "runs"}
         changes += [StackChange(_created(job), f"Job {name_of(job)} {words[jobs.ended(job)]}") for job in reading.jobs]
@@ -373,12 +372,6 @@ def _deployment_changes(deployments: Iterable[Deployment]) -> Iterator[StackChan
             update = []
         if when:
             update.append((when, by, name))
-
-
-def _node_changes(nodes: Iterable[Node]) -> Iterator[StackChange]:
-    joined = grouped((when, name_of(node)) for node in nodes if (when := metadata(node).creationTimestamp))
-    for when, names in joined.items():
-        yield StackChange(when, f"nodes {some(names)} joined" if len(names) > 1 else f"node {names[0]} joined")
 
 
 def _created(job: Job) -> datetime:
