@@ -13,6 +13,7 @@ import typer
 import yaml
 from llmd_base.errors import KitError
 from llmd_bench import history as runs
+from llmd_bench.comparison import parse_gates
 from llmd_bench.files import write_whole
 from llmd_bench.texts import code
 
@@ -369,7 +370,7 @@ def promote(
         def judge(good: operation.GoodDeployment | None) -> operation.Judgement:
             if store is not local and operation.newest_run(local, stack):
                 runs.copy_runs(local, store, stack, console.progress().detail)
-            return operation.judge(store, stack, file.parsed_gates, good)
+            return operation.judge(store, stack, parse_gates(file.gates), good)
 
         good = operation.last_good(store, stack, rehearsed=rehearse)
         done = operation.promote(stack, deployer.head, good, deployer.deploy, judge)

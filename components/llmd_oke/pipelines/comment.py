@@ -14,7 +14,6 @@ from llmd_bench.texts import code, number, plain
 from llmd_oke.pipelines.preview_report import OPERATIONS
 from llmd_oke.pipelines.records import (
     PassportExcerpt,
-    PreviewedResource,
     PreviewReport,
     ProjectChanges,
     RehearsalReport,
@@ -82,7 +81,9 @@ def _parts(reports: Reports, detail: int) -> Iterator[str]:
         yield "## Stacks: not compared"
         yield "The job that compares stacks left no result; its log says why."
     else:
-        yield _title(changes)
+        count = len(changes.changes)
+        touched = f"{count} of {count + len(changes.untouched)} touched" if count else "none is touched"
+        yield f"## Stacks: {touched}"
         if changes.changes:
             yield _overview(changes, reports)
         if changes.untouched:
@@ -95,20 +96,16 @@ def _parts(reports: Reports, detail: int) -> Iterator[str]:
             yield from _stack(change, reports, detail)
 
 
-def _title(changes: ProjectChanges) -> str:
-    count = len(changes.changes)
-    if not count:
-        return "## Stacks: none is touched"
-    return f"## Stacks: {count} of {count + len(changes.untouched)} touched"
-
-
 def _overview(changes: ProjectChanges, reports: Reports) -> str:
     rows = ["| stack | check | policies | $/hour | preview | rehearsal |", "|---|---|---|---:|---|---|"]
     for change in changes.changes[:MAX_ROWS]:
-        name = change.stack
+        name, check = change.stack, "-"
+        if change.after is not None:
+            problems = len(change.after.problems)
+            check = f"**{_counted(problems, 'problem')}**" if problems else "passed"
         cells = (
             code(name) + {"new": " (new)", "removed": " (removed)", "changed": ""}[change.kind],
-            _check(change.after),
+            check,
             _policies(change.after),
             _prices(change),
             _previewed(change, reports.previews.get(name)),
@@ -117,12 +114,6 @@ def _overview(changes: ProjectChanges, reports: Reports) -> str:
         rows.append(f"| {' | '.join(cells)} |")
     rows += [f"\nand {len(changes.changes) - MAX_ROWS} more"] * (len(changes.changes) > MAX_ROWS)
     return "\n".join(rows)
-
-
-def _check(after: StackSnapshot | None) -> str:
-    if after is None:
-        return "-"
-    return "passed" if not after.problems else f"**{_counted(len(after.problems), 'problem')}**"
 
 
 def _policies(after: StackSnapshot | None) -> str:
@@ -232,18 +223,18 @@ def _preview_parts(report: PreviewReport, detail: int) -> Iterator[str]:
     yield from _listed("Changed by hand", map(sentence, report.by_hand))
     yield from _listed("Before the update", map(sentence, [report.first] if report.first else []))
     if report.resources and detail == _FULL:
-        rows = [_resource(item) for item in report.resources[:MAX_ROWS]]
-        shown = "\n".join(["| | resource | changes |", "|---|---|---|", *rows])
-        yield shown + (f"\n\nand {len(report.resources) - MAX_ROWS} more" if len(report.resources) > MAX_ROWS else "")
+        rows = ["| | resource | changes |", "|---|---|---|"]
+        for item in report.resources[:MAX_ROWS]:
+            paths = [*(f"**{sentence(path)}**" for path in item.replaced_by), *map(sentence, item.changed)]
+            changes = f"{', '.join(paths[:5])}{_more(paths, 5)}"
+            rows.append(f"| {item.operation} | {sentence(item.resource)} | {changes} |")
+        yield "\n".join(rows) + (
+            f"\n\nand {len(report.resources) - MAX_ROWS} more" if len(report.resources) > MAX_ROWS else ""
+        )
     yield from _listed("Advice", map(sentence, report.advice))
     yield sentence(report.size)
     if report.not_compared:
         yield f"Secrets of {report.not_compared} resources are not known here, nor what was changed by hand."
-
-
-def _resource(item: PreviewedResource) -> str:
-    paths = [*(f"**{sentence(path)}**" for path in item.replaced_by), *map(sentence, item.changed)]
-    return f"| {item.operation} | {sentence(item.resource)} | {', '.join(paths[:5])}{_more(paths, 5)} |"
 
 
 def rehearsal_markdown(report: RehearsalReport) -> str:
@@ -320,7 +311,7 @@ def diagram(stack: StackSnapshot) -> str:
 
 def _model_lines(name: str, model: SnapshotModel) -> Iterator[str]:
     """Yield the lines of a model: its servers by role, and the routers before those that take requests."""
-    servers = {role.role: f"{name}{_identifier(role.role)}" for role in model.roles}
+    servers = {role.role: f"{name}{''.join(filter(str.isalnum, role.role))}" for role in model.roles}
     first = servers.get("decode") or next(iter(servers.values()), name)
     yield f"  subgraph {name} [{_label(f'{model.name}, {model.copies} x {model.topology}, {model.gpus} GPUs')}]"
     for role in model.roles:
@@ -337,10 +328,6 @@ def _model_lines(name: str, model: SnapshotModel) -> Iterator[str]:
 def _label(text: str) -> str:
     """Return a text as a label of Mermaid, in quotes, with its own characters as entities."""
     return f'"{" ".join(text.split()).translate(_LABEL)}"'
-
-
-def _identifier(text: str) -> str:
-    return "".join(filter(str.isalnum, text))
 
 
 def sentence(text: str) -> str:

@@ -4,7 +4,7 @@ backend.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from llmd_oke.planning import ModelPlan, Plan, merge_advice
 from llmd_oke.planning.estimates import costs
 from llmd_oke.policies.applied import declared_resources, stack_violations
 from llmd_oke.policies.organisation import read_organisation
-from llmd_oke.program.declare import Declared
 
 
 def snapshots(project: Path, commit: str | None) -> Snapshots:
@@ -56,15 +55,20 @@ def snapshot(project: Path, stack: str) -> StackSnapshot:
     unrendered, resources, digests = "", (), {}
     try:
         resources = declared_resources(project, stack, plan)
-        digests = dict(_resource_digests(resources, project))
+        for item in resources:
+            if not item.type.startswith(("llmd-oke:", "pulumi:")):
+                properties = asdict(item) | {"secret_inputs": sorted(item.secret_inputs)}
+                digests[f"{item.type.rsplit(':', 1)[-1]} {item.name}"] = _digest(properties, str(project))
     except KitError as error:
         unrendered, digests = error.message, {"plan": _digest(repr(plan), str(project))}
     violations = None if organisation is None else stack_violations(project, stack, plan, organisation, resources)
     advice = [f"{item.path}: {item.text}" for item in merge_advice(plan.advice) if item.kind == "decision"]
+    document: Mapping[str, Any] = yaml_files.read(stack_file(project, stack)).value
+    settings = {f"setting {name}": _digest(value) for name, value in document["config"].items()}
     return StackSnapshot(
         stack=stack,
         unrendered=unrendered,
-        resources=dict(sorted((*digests.items(), *_setting_digests(project, stack)))),
+        resources=dict(sorted((digests | settings).items())),
         config_hash=plan.config_hash,
         costs=tuple(PricedPart(part=item.part, usd_per_hour=item.usd_per_hour) for item in costs(plan).parts),
         breaches=None
@@ -89,21 +93,6 @@ def _refused(project: Path, stack: str, problems: Sequence[str]) -> StackSnapsho
     return StackSnapshot(
         stack=stack, problems=tuple(problems), resources={"stack file": hashlib.sha256(content).hexdigest()}
     )
-
-
-def _resource_digests(resources: Sequence[Declared], project: Path) -> Iterator[tuple[str, str]]:
-    """Yield type, name and digest of each resource other than components, without the project's path in texts."""
-    for item in resources:
-        if not item.type.startswith(("llmd-oke:", "pulumi:")):
-            properties = asdict(item) | {"secret_inputs": sorted(item.secret_inputs)}
-            yield f"{item.type.rsplit(':', 1)[-1]} {item.name}", _digest(properties, str(project))
-
-
-def _setting_digests(project: Path, stack: str) -> Iterator[tuple[str, str]]:
-    """Yield the settings of the stack file, encrypted ones too, and what it says of the stack."""
-    document: Mapping[str, Any] = yaml_files.read(stack_file(project, stack)).value
-    for name, value in document["config"].items():
-        yield f"setting {name}", _digest(value)
 
 
 def _digest(value: object, without: str = "") -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from llmd_base.errors import KitError, Problem
-from llmd_bench.comparison import Gate, parse_gates
+from llmd_bench.comparison import parse_gates
 from pydantic import Field
 
 from llmd_oke.config import stacks
@@ -40,11 +40,6 @@ class StagesFile(ConfigPart):
 
     gates: Items[str] = ()
     """Conditions that fail a stage, such as `ttft_ms.p95>+10%`: its new benchmark against its last good one."""
-
-    @property
-    def parsed_gates(self) -> tuple[Gate, ...]:
-        """Regression gates in parsed form."""
-        return parse_gates(self.gates)
 
 
 def read_stages(project: Path) -> StagesFile:

@@ -78,7 +78,10 @@ def upstream_news(
         images.append(f"{path.name} lacks digests that registries have: llmd-oke images update writes them")
     progress.step(f"reading recipes of {sources.recipes}")
     try:
-        recipes += _recipe_lines(_cloned_recipes(sources.recipes, models))
+        with TemporaryDirectory(prefix="llmd-oke-") as folder:
+            clone = Path(folder) / "recipes"  # with its history, without old files until they are read
+            git(Path(folder), "clone", "--quiet", "--filter=blob:none", "--end-of-options", sources.recipes, str(clone))
+            recipes += _recipe_lines(recipe_news(clone, models))
     except KitError as error:
         unanswered[sources.recipes] = error.message
     for source in sources.releases:
@@ -106,14 +109,6 @@ def new_releases(source: ReleaseSource) -> list[str]:
     return sorted(
         (tag for tag, version in versions.items() if version > newest), key=lambda tag: versions[tag], reverse=True
     )
-
-
-def _cloned_recipes(url: str, models: Sequence[CatalogueModel]) -> RecipeNews:
-    """Clone the repository of recipes with its history, without old files until they are read, and compare."""
-    with TemporaryDirectory(prefix="llmd-oke-") as folder:
-        clone = Path(folder) / "recipes"
-        git(Path(folder), "clone", "--quiet", "--filter=blob:none", "--end-of-options", url, str(clone))
-        return recipe_news(clone, models)
 
 
 def _recipe_lines(news: RecipeNews) -> Iterator[str]:

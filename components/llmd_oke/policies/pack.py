@@ -4,7 +4,7 @@ The engine starts a pack as a program of its own (`policies/__main__.py`). Price
 file whose name is in the resources' URNs, where the project has it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,6 @@ from llmd_oke.policies.rules import (
     ResourceRule,
     StackFacts,
     StackRule,
-    Violation,
     description,
     plain_secrets,
 )
@@ -48,15 +47,10 @@ def serve_policies(project: Path) -> None:
     """
     organisation = read_organisation(project) or Organisation()
     engine_policy.deserialize_properties = public_properties  # pyright: ignore[reportPrivateImportUsage]
-    engine.PolicyPack(PACK, policies=engine_policies(project, organisation))
-
-
-def engine_policies(project: Path, organisation: Organisation) -> list[engine.Policy]:
-    """Return all policies as pulumi-policy objects with their levels."""
     resource_policies = [_resource_policy(name, rule, organisation) for name, rule in RESOURCE_RULES.items()]
     stack_policies = [_stack_policy(name, rule, organisation, project) for name, rule in STACK_RULES.items()]
     settings = _settings_policy(organisation, project)
-    return [*resource_policies, *stack_policies, settings]
+    engine.PolicyPack(PACK, policies=[*resource_policies, *stack_policies, settings])
 
 
 def _resource_policy(name: PolicyName, rule: ResourceRule, organisation: Organisation) -> engine.Policy:
@@ -84,19 +78,13 @@ def _settings_policy(organisation: Organisation, project: Path) -> engine.Policy
     """Policy `plain-secrets` for the stack file's settings, which are no resource of the engine."""
 
     def validate(args: engine.StackValidationArgs, report: engine.ReportViolation) -> None:
-        for violation in _setting_violations(project, args.resources, organisation):
-            report(str(violation), None)
+        stack = _stack(project, args.resources)
+        if stack is not None:
+            for violation in plain_secrets(config_resource(project, stack), organisation):
+                report(str(violation), None)
 
     level = _LEVELS[organisation.level("plain-secrets")]
     return engine.StackValidationPolicy("plain-secrets-in-settings", description("plain-secrets"), validate, level)
-
-
-def _setting_violations(
-    project: Path, resources: Sequence[engine.PolicyResource], organisation: Organisation
-) -> Iterator[Violation]:
-    stack = _stack(project, resources)
-    if stack is not None:
-        yield from plain_secrets(config_resource(project, stack), organisation)
 
 
 def _facts(project: Path, resources: Sequence[engine.PolicyResource]) -> StackFacts | None:

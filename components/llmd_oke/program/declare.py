@@ -176,16 +176,15 @@ class Rendered:
         raise LookupError(f"no {kind} {name!r}; there are {[r.inputs['metadata']['name'] for r in of_kind]}")
 
     def _objects(self) -> Iterator[Declared]:
-        of_cluster = (resource for resource in self.resources if resource.type.startswith("kubernetes:"))
-        return (_named(resource) for resource in of_cluster if "kind" in resource.inputs)  # a Helm release is none
-
-
-def _named(resource: Declared) -> Declared:
-    """Return the resource with `metadata.name`; the provider names objects without a name after their resource."""
-    if "name" in resource.inputs["metadata"]:
-        return resource
-    metadata = {"name": resource.name, **resource.inputs["metadata"]}
-    return replace(resource, inputs={**resource.inputs, "metadata": metadata})
+        for resource in self.resources:
+            if not resource.type.startswith("kubernetes:") or "kind" not in resource.inputs:  # a Helm release has none
+                continue
+            metadata = resource.inputs["metadata"]
+            if "name" in metadata:
+                yield resource
+            else:  # the provider names it after the resource
+                metadata = {"name": resource.name, **metadata}
+                yield replace(resource, inputs={**resource.inputs, "metadata": metadata})
 
 
 class ClusterMocks(mocks.Mocks):

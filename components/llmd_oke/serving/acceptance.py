@@ -255,11 +255,12 @@ def shared_manifests() -> dict[str, Manifest]:
 
 def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[ObjectMeta]) -> Manifest:
     """Return one object of `rights_of`, with fields that resolve once the Job's name is known."""
-
-    def field_of(field: str) -> pulumi.Output[Any]:
-        return job_metadata.apply(lambda metadata: rights_of(metadata["name"])[key][field])
-
-    return {field: value if field in {"apiVersion", "kind"} else field_of(field) for field, value in right.items()}
+    return {
+        field: value
+        if field in {"apiVersion", "kind"}
+        else job_metadata.apply(lambda metadata, field=field: rights_of(metadata["name"])[key][field])
+        for field, value in right.items()
+    }
 
 
 def rights_of(job: str) -> dict[str, Manifest]:

@@ -22,13 +22,6 @@ PROGRAM_VOLUME = "compiled-code-program"
 PROGRAM_FOLDER = "/opt/llmd-oke/compiled_code"
 
 
-def is_kept(release: Release, place: ModelCacheMountArgs) -> bool:
-    """Tell whether a server's compiled code is stored on the node: the stack has a directory for it, and the release's
-    vLLM can reuse the code.
-    """
-    return bool(release.vllm.compiled_code and place.get("compiled_path"))
-
-
 def command(release: Release, port: int, startup_budget_s: int, own: list[str]) -> list[str]:
     """Return the command of a server whose compiled code is stored: the program, then `own`, the command of vLLM."""
     links = [f"--link={path}" for path in release.vllm.compiled_code.values()]

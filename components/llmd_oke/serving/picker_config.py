@@ -129,6 +129,10 @@ def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
         asked = cast("dict[str, Any]", yaml.safe_load(own))
         config = facts.endpoint_picker.dialect.own_config(asked, _reporting_servers(facts, args))
         return yaml.safe_dump(config, sort_keys=False)
+    flow_control: FlowControl | None = None
+    if (flow := args.get("flow_control")) is not None:
+        bands = tuple(record(PriorityBand, band) for band in flow["bands"])
+        flow_control = record(FlowControl, flow, detector=cast("Detector", flow["detector"]), bands=bands)
     non_cached_tokens = args.get("non_cached_tokens")
     return _config_text(
         facts.endpoint_picker.dialect.version,
@@ -137,7 +141,7 @@ def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
         args.get("decider") or "prefix",
         DEFAULT_NON_CACHED_TOKENS if non_cached_tokens is None else non_cached_tokens,
         args.get("peak_prefill_tokens_per_s"),
-        _flow_control(args.get("flow_control")),
+        flow_control,
         _reporting_servers(facts, args),
     )
 
@@ -155,13 +159,6 @@ def _reporting_servers(facts: Release, args: RouterArgs) -> ReportingServers | N
     return ReportingServers(
         reported["model"], f"http://{render_name(args['unit'])}:{SERVER_PORT}", reported["block_size"], port
     )
-
-
-def _flow_control(args: FlowControlArgs | None) -> FlowControl | None:
-    if args is None:
-        return None
-    bands = tuple(record(PriorityBand, band) for band in args["bands"])
-    return record(FlowControl, args, detector=cast("Detector", args["detector"]), bands=bands)
 
 
 @follows_project

@@ -14,7 +14,6 @@ from llmd_pods.prewarm import owner, places
 from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import CatalogueModel, Release, Shape
-from llmd_oke.catalogue.kv_connectors import HandOver
 from llmd_oke.catalogue.releases import POD_IP, KvEvents
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, SERVER_PORT, ServerSettings, server_settings
 from llmd_oke.catalogue.serving import handshake, without_rdma
@@ -120,8 +119,10 @@ class ServerSpec:
 
     @property
     def keeps_compiled_code(self) -> bool:
-        """True if code that the server compiles at its start is stored on its node."""
-        return compiled_code.is_kept(self.release, self.cache)
+        """True if code that the server compiles at its start is stored on its node: the stack has a directory for it,
+        and the release's vLLM can reuse the code.
+        """
+        return bool(self.release.vllm.compiled_code and self.cache.get("compiled_path"))
 
     @property
     def user(self) -> int:
@@ -134,11 +135,17 @@ def container(spec: ServerSpec) -> Container:
     """Return the container `vllm`. The startup probe succeeds once vLLM lists its model. Later probes use `/health`,
     which fails with the engine core, unlike the list of models, a static route that still answers then.
     """
+    command = ["vllm", "serve"]
+    if spec.keeps_compiled_code:
+        command = compiled_code.command(spec.release, spec.settings.vllm_port, spec.model.startup_budget_s, command)
+    security = security_context(rdma=spec.on_rdma_network)
+    if user := spec.engine.get("user"):  # the group owns the cache's files
+        security |= {"runAsNonRoot": True, "runAsUser": user["id"], "runAsGroup": owner.GROUP}
     return {
         "name": "vllm",
         "image": spec.release.vllm.image.pinned,
         "imagePullPolicy": "IfNotPresent",
-        "command": _command(spec),
+        "command": command,
         "args": arguments(spec),
         "env": environment(spec),
         "ports": _ports(spec),
@@ -147,16 +154,9 @@ def container(spec: ServerSpec) -> Container:
         "livenessProbe": _probe("/health", 10, 5, 3),
         "readinessProbe": _probe("/health", 5, 2, 3),
         "lifecycle": {"preStop": {"sleep": {"seconds": placement.DRAIN_S}}},
-        "securityContext": {**security_context(rdma=spec.on_rdma_network), **_user(spec)},
+        "securityContext": security,
         "volumeMounts": _mounts(spec),
     }
-
-
-def _command(spec: ServerSpec) -> list[str]:
-    own = ["vllm", "serve"]
-    if not spec.keeps_compiled_code:
-        return own
-    return compiled_code.command(spec.release, spec.settings.vllm_port, spec.model.startup_budget_s, own)
 
 
 def arguments(spec: ServerSpec) -> list[str]:
@@ -182,12 +182,16 @@ def arguments(spec: ServerSpec) -> list[str]:
         own += _draft_arguments(spec, draft)
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
+    transfer = [] if settings.kv_transfer is None else [f"{_KV_TRANSFER}={json.dumps(settings.kv_transfer)}"]
+    if settings.hybrid_argument is not None:
+        # Layers with sliding-window attention then hand over only the window, and vLLM fails if it can't.
+        transfer.append(settings.hybrid_argument)
     release = [f"--attention-backend={settings.attention_backend}", *spec.release.vllm.arguments]
     reported = spec.reports.given(spec.model.repository, SERVER_PORT) if spec.reports else []
     traced = [f"--otlp-traces-endpoint={spec.tracing['endpoint']}"] if spec.tracing else []
     exchange = settings.all2all.arguments if settings.all2all else ()
     given = [*spec.model.arguments, *settings.feature_arguments, *settings.extra_args]
-    return [*own, *_transfer(settings), *release, *exchange, *reported, *traced, *given]
+    return [*own, *transfer, *release, *exchange, *reported, *traced, *given]
 
 
 def _over_nodes_arguments(spec: ServerSpec) -> list[str]:
@@ -256,14 +260,6 @@ def pinned_revision(model: CatalogueModel, cache: ModelCacheMountArgs) -> str | 
     return prewarm.get("revision") or (model.revision if prewarm["source"] == "hugging-face" else None)
 
 
-def _transfer(settings: ServerSettings) -> list[str]:
-    """Return the arguments of the KV connectors. With the hybrid argument layers with sliding-window attention hand
-    over only the window, and vLLM fails if it can't.
-    """
-    config = [] if settings.kv_transfer is None else [f"{_KV_TRANSFER}={json.dumps(settings.kv_transfer)}"]
-    return [*config, *([] if settings.hybrid_argument is None else [settings.hybrid_argument])]
-
-
 def environment(spec: ServerSpec) -> list[EnvVar]:
     """Return the environment variables, each name once; later sources override earlier ones: release, parallelism,
     RDMA, model, KV transfer, user.
@@ -287,21 +283,22 @@ def environment(spec: ServerSpec) -> list[EnvVar]:
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
-        **(_adapters(spec) if spec.settings.adapters else {}),
     }
+    if spec.settings.adapters:
+        # vLLM loads an adapter at the first request for it (vllm/plugins/lora_resolvers/filesystem_resolver.py). Its
+        # configuration has the path of the base model's weights with their commit: each commit has its own folder.
+        commit = pinned_revision(spec.model, spec.cache) or "main"
+        folder = f"{CACHE_FOLDER}/{places.ADAPTERS}/{spec.cache.get('adapters', '')}@{commit}"
+        values |= {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_LORA_RESOLVER_CACHE_DIR": folder}
     token = [] if spec.prewarmed else [hugging_face_token()]
     address = [from_field(POD_IP, "status.podIP")] if spec.reports else []
-    entries = [*plain_variables(values), *token, *_side_channel(spec.settings.hand_over), *address]
+    side_channel: list[EnvVar] = []
+    if (way := spec.settings.hand_over) is not None:
+        side_channel += [from_field(name, "status.podIP") for name in way.pod_ip_variables]
+        side_channel += plain_variables(way.environment)
+    entries = [*plain_variables(values), *token, *side_channel, *address]
     own = plain_variables(spec.settings.env)
     return list({entry.get("name"): entry for entry in [*entries, *own]}.values())
-
-
-def _side_channel(way: HandOver | None) -> list[EnvVar]:
-    """Return the variables with the pod's address for a KV connector, and the connector's other variables."""
-    if way is None:
-        return []
-    addresses = [from_field(name, "status.podIP") for name in way.pod_ip_variables]
-    return [*addresses, *plain_variables(way.environment)]
 
 
 def _hand_over(spec: ServerSpec) -> dict[str, str]:
@@ -347,23 +344,6 @@ def draft_revision(draft: ServerDraft, source: str | None) -> str | None:
         source: source of pre-warming; None without pre-warming.
     """
     return draft.revision or (draft.draft.revision if source in {None, "hugging-face"} else None)
-
-
-def _adapters(spec: ServerSpec) -> dict[str, str]:
-    """Return the variables by which vLLM loads an adapter from the cache at the first request for it
-    (vllm/plugins/lora_resolvers/filesystem_resolver.py), on running servers as well as on later ones.
-    """
-    return {
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        "VLLM_LORA_RESOLVER_CACHE_DIR": adapters_folder(spec.model, spec.cache),
-    }
-
-
-def adapters_folder(model: CatalogueModel, cache: ModelCacheMountArgs) -> str:
-    """Return the directory of a model's adapters in the cache. Each commit of the model has its own directory, since an
-    adapter's configuration contains the path of the base model's weights, which includes the commit.
-    """
-    return f"{CACHE_FOLDER}/{places.ADAPTERS}/{cache.get('adapters', '')}@{pinned_revision(model, cache) or 'main'}"
 
 
 def resources(spec: ServerSpec) -> ResourceRequirements:
@@ -416,12 +396,6 @@ def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> Probe:
         "timeoutSeconds": timeout_s,
         "failureThreshold": failures,
     }
-
-
-def _user(spec: ServerSpec) -> SecurityContext:
-    """Return the user and primary group of the container if a user is configured; the group owns the cache's files."""
-    user = spec.engine.get("user")
-    return {"runAsNonRoot": True, "runAsUser": user["id"], "runAsGroup": owner.GROUP} if user else {}
 
 
 def pod_security(spec: ServerSpec) -> PodSecurityContext:
