@@ -93,7 +93,31 @@ class NodeFigures(Entry):
 
 
 class AcceptanceFacts(Entry):
-    """Thresholds by shape for the acceptance test of GPU nodes, and parameters of its measurements."""
+    """Thresholds of the acceptance test of GPU nodes, and parameters of its measurements.
+
+    Attributes:
+        shapes: thresholds by shape.
+        least_link_share: least rate of a read over one RDMA port, as a share of the port's line rate.
+        least_carried_share: least share of the bytes read that the counters of the RDMA ports must show.
+        least_memory_share: least rate of a copy within a GPU's memory, as a share of the GPU's peak bandwidth.
+        least_matrix_share: least rate of matrix products, as a share of the GPU's peak rate.
+        least_disk_share: least size of a local disk, as a share of its nominal size.
+        least_disk_gb_per_s: least rate of reads from the local disks' file system, in GB/s.
+        copy_gib: size of the copy within a GPU's memory.
+        matrix_size: number of rows and columns of the matrices.
+        disk_gib: amount that is read from the local disks' file system.
+        link_gib: size of the read over an RDMA port.
+        reduce_gib: size of the all-reduce.
+        repeats: number of measured repetitions.
+        warm_ups: number of repetitions before the measured ones.
+        most_rounds: maximum number of rounds, in each of which a node is measured with another one.
+        round_limit_s: limit in seconds of one round of measurements.
+        placement_limit_s: time in seconds after which a node without room for a test pod is left out, as it serves.
+        start_limit_s: limit in seconds of the start of a test pod, with the pull of its image.
+        resources: resources of a test pod.
+        leader: resources of the pod that runs the test.
+        shared_memory_gib: size of /dev/shm in a test pod.
+    """
 
     shapes: dict[str, NodeFigures]
     least_link_share: float

@@ -26,10 +26,19 @@ Obstacle = Literal[
     "released-image",
     "no-rdma",
 ]
-"""Conditions under which a KV connector may not work: a sliding window or linear attention in the model; unequal tensor
-parallel sizes that would split KV heads, or groups of a state space's heads, or of which only one has copies of KV
-heads besides states while prefixes are cached; data parallelism; roles that span nodes but aren't one server each with
-equally many ranks; the image of the release; a stack without RDMA.
+"""Conditions under which a KV connector may not work; "sizes" are the tensor parallel sizes of prefill and decode
+servers.
+
+- `sliding-window`, `linear-attention`: the model has such layers.
+- `unequal-sizes`: the sizes differ, and with the smaller one a GPU has several KV heads.
+- `unequal-state-groups`: the sizes differ, and the larger one doesn't divide the groups of a state space's heads.
+- `unequal-state-blocks`: the sizes differ, the larger one exceeds the number of KV heads, and servers of a model with
+  linear attention cache prefixes.
+- `data-parallel`: servers have several data-parallel ranks.
+- `other-groups`: servers span nodes, and there isn't one prefill and one decode server with equally many ranks and
+  nodes.
+- `released-image`: servers run the release's image of vLLM.
+- `no-rdma`: the stack has `rdma: none`.
 """
 
 
@@ -61,8 +70,8 @@ class HandOver(Entry):
         sidecar_arguments: arguments of the routing sidecar; `{tensor_parallel_size}` stands for that of its server.
         ranks: further arguments of the sidecar where servers have several ranks; None if no image is known to take
             such servers.
-        refused: conditions under which the connector doesn't work, with the reason; what it says of ranks applies to
-            the release's images alone where `ranks` is set.
+        refused: conditions under which the connector doesn't work, with the reason. Where `ranks` is set,
+            `data-parallel` applies only to stacks without images of their own.
         limits: known faults of the connector.
     """
 

@@ -48,12 +48,14 @@ class Fit(Entry):
     most_tokens: float
     """Longest measured prompt (prefill) or mean context (decode), in tokens."""
     error: float
-    """Error of the fit at the measured points."""
+    """Mean absolute percentage error of the fit at the measured points, as a share (0.1 is 10 %)."""
     unseen_load_error: float | None = None
-    """Error of the fit at each load when predicted from the other loads; None if there are too few loads."""
+    """Error, as in `error`, of the latencies at each load when predicted from the other loads; None if there are too
+    few loads.
+    """
     unseen_size_error: float | None = None
-    """Error of the fit at each tensor parallel size when predicted from the other sizes; None if there are too few
-    sizes.
+    """Error, as in `error`, of the latencies at each tensor parallel size when predicted from the other sizes; None if
+    there are too few sizes.
     """
     conditions: Conditions | None = None
     """Conditions (image and settings) of the measured servers; None if `LatencyFigures.conditions` apply."""
@@ -88,11 +90,11 @@ class DecodeFigures(Entry):
 
     Attributes:
         basis: basis of these figures.
-        layer_s: time of each layer in seconds.
+        layer_s: additional seconds per decode step for each layer of the model.
         bytes_factor: multiple of the time to read weights and KV cache at full bandwidth.
         flops_factor: multiple of the time to compute at the peak rate of matrix products.
-        sequence_s: time of each sequence in seconds.
-        fixed_s: constant time in seconds, by tensor parallel size.
+        sequence_s: additional seconds per decode step for each sequence in the batch.
+        fixed_s: additional constant seconds per decode step, by the parallelism of the server.
         fit: fit to measurements; None if the figures are bounds or assumptions.
     """
 
@@ -146,8 +148,8 @@ def assumed_experts() -> ExpertFigures:
 
 
 class LatencyFigures(Entry):
-    """Latency figures of a model on a GPU product, one file of `values/latency`. Sizes are those of the model, limits
-    those of the GPU.
+    """Latency figures of a model on a GPU product, one file of `values/latency`. Factors are relative to the sizes of
+    that model and the limits of that GPU.
     """
 
     model: str

@@ -156,8 +156,8 @@ class PassedEvaluation(Entry):
 
 
 class QuickReduce(Entry):
-    """Quantized all-reduce between a server's GPUs (vLLM's `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). It changes answers:
-    a model has it only with the evaluation that it passed.
+    """Quantized all-reduce between a server's GPUs (vLLM's `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). As it changes
+    answers, the entry names the evaluation that the model passed with it.
     """
 
     quantization: QuantizedReduce
@@ -313,7 +313,8 @@ def key_value_tokens(
 ) -> int:
     """Return the number of tokens whose KV cache fits one server besides weights and activations, over all its ranks;
     an upper bound, as vLLM's profiling run decides. A KV head that is on several GPUs of a rank (more GPUs than KV
-    heads, or latent attention) is stored on each of them. Layers of a draft have their own.
+    heads, or latent attention) is stored on each of them. The layers of `draft` add KV cache of their own to each
+    token's.
     """
     copies = key_value_copies(model, parallelism.tensor_parallel_size)
     bytes_per_token = key_value_bytes_per_token(model, draft) * copies

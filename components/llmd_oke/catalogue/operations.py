@@ -14,10 +14,23 @@ from llmd_oke.values import Entry, follows_project, required_entry
 
 
 class OciResource(Entry):
-    """Type of OCI resource: the API that lists resources of the type, and the commands of the OCI CLI for them.
+    """Type of OCI resource: how the API lists resources of the type, and the commands of the OCI CLI for them.
 
-    `again` is the reason why creating a resource of the type twice is harmless; the other fields are then unused.
-    `held_by` has paths into a listed resource, each to the OCID, or OCIDs, of the resource that it belongs to.
+    Attributes:
+        service: service of the API, as in `HOSTS` of `access/oci_client.py`.
+        path: path of the list in the API, with placeholders for inputs of the resource; empty if it can't be looked up.
+        name: input of the resource that has its name.
+        listed_name: key of the name in a listed resource; None if it is `name`.
+        query: inputs that are parameters of the list, besides the compartment.
+        items: key of the answer that has the list; None if the answer is the list.
+        tagged: whether resources of the type are recognised by the stack's tag.
+        id: form of the Pulumi provider's ID; None if it is the OCID.
+        command: command of the OCI CLI without its last word, such as `ce cluster`.
+        list: last word of the command that lists resources, with options.
+        delete: last word of the command that deletes a resource.
+        costs: whether a resource of the type costs money.
+        again: reason why creating a resource twice is harmless, so that it isn't looked up; None for the other types.
+        held_by: paths into a listed resource, each to the OCID, or OCIDs, of the resource that it belongs to.
     """
 
     service: str = ""
@@ -221,9 +234,9 @@ StackFeature = Literal[
     "network-elsewhere",
     "budget",
 ]
-"""Features of a stack that need additional permissions: created dynamic groups and policies, a Lustre file system,
-customer-managed keys, defined tags, image files in Object Storage, images, reservations and a network in other
-compartments, and a budget.
+"""Features of a stack that need additional permissions: created dynamic groups and policies (`rights`), a Lustre file
+system, customer-managed keys, defined tags, image files in Object Storage, images, reservations or a network in other
+compartments than the cluster's, alarms and logs of OCI, and a budget.
 """
 
 

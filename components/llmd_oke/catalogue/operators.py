@@ -20,8 +20,8 @@ _OCI = "oci://"
 
 class HelmChart(Entry):
     """Published Helm chart: either an OCI reference, which the lock of container images pins like an image, or a name
-    in a chart repository with the SHA-256 of the archive (None with the `reason`). Helm verifies the digest of a
-    reference (Helm, pkg/registry/client.go: ValidateReference), but not archives of chart repositories.
+    in a chart repository with the SHA-256 of the archive (if it is None, `reason` says why). Helm verifies the digest
+    of a reference (Helm, pkg/registry/client.go: ValidateReference), but not archives of chart repositories.
     """
 
     reference: str
@@ -52,8 +52,8 @@ class HelmChart(Entry):
 
     @property
     def published(self) -> ContainerImage:
-        """Chart under the name with which it is copied into a private registry, from its registry or chart
-        repository.
+        """Chart as an image reference, which its copy in a private registry is named by. For a chart of a chart
+        repository, host and path of the repository take the place of the registry.
         """
         if self.repository is None:
             assert self.artifact is not None  # noqa: S101 - a chart without a repository is in a registry
@@ -315,8 +315,8 @@ class RdmaByFunctions(Entry):
 
 
 class GpuStack(Entry):
-    """Requirements of one choice in the stack file: OKE add-ons and the kit's components, in order, and labels of GPU
-    nodes.
+    """Requirements of one choice of `gpuStack` or `rdma` in the stack file: OKE add-ons and the kit's components, in
+    order, and labels of GPU nodes.
     """
 
     node_labels: dict[str, str] = Field(default_factory=dict[str, str])
@@ -341,8 +341,8 @@ class SystemNodes(Entry):
 
 
 class GpuStacks(Entry):
-    """Requirements of all choices of `gpuStack` and `rdma`. `replaces` maps an add-on to the component that it
-    replaces.
+    """Requirements of all choices of `gpuStack` and `rdma`. `replaces` maps the name of an OKE add-on to the kit's
+    component that isn't installed beside it.
     """
 
     gpu_stacks: dict[str, GpuStack]

@@ -61,19 +61,20 @@ class RouterDialect(Entry):
 
     Attributes:
         chart: upstream chart that tests compare the kit's objects with.
-        mode_label: label of a router's pods, as upstream has it.
+        mode_label: label (key and value) of a router's Deployment and pods that upstream's chart sets, such as
+            `llm-d.ai/igw-mode: llm-d-router-gateway`.
         proxy_container: name of the proxy's container.
         replicas: number of router pods; more than one if an endpoint picker that isn't the leader also watches servers,
             so that it can take over at once.
         picker_arguments: arguments of the endpoint picker besides those for pool and config.
         objective_groups: API groups of objectives and rewrites that the picker reads.
-        picker_protocol: `appProtocol` of the Service's port; None if the Service has none.
+        picker_protocol: `appProtocol` of the endpoint picker's port in the router's Service; None if the port has none.
         pool_protocol: `appProtocol` of the InferencePool; None if it has none.
         traces: whether the picker is known to export traces.
         rewrites: API version of InferenceModelRewrite in the release's definitions; None if the picker isn't known to
             read it.
-        largest_body_mib: maximum size of a request's body in MiB; the picker gets the whole body in one message after
-            it was checked.
+        largest_body_mib: maximum size of a request's body in MiB: Envoy, after its checks of the body, sends the whole
+            body to the endpoint picker in one message.
     """
 
     chart: str
@@ -129,8 +130,8 @@ class RoutingSidecar(Entry):
         program: program in the image.
         arguments: arguments of the sidecar.
         server_port_flag: flag for vLLM's port.
-        ssrf_protection: whether it can restrict the targets of prompts to pods of an InferencePool (v1), for which it
-            reads these from the API server.
+        ssrf_protection: whether the sidecar can refuse to send prompts to other prefill servers than the pods of an
+            InferencePool (v1), which it looks up at the API server.
         tracing_arguments: arguments that export traces; None if none are known.
     """
 
@@ -350,7 +351,8 @@ Part = TypeVar("Part", EndpointPicker, RouterProxy, RoutingSidecar, Vllm)
 
 
 def with_override(base: Release, override: Override) -> Release:
-    """Return a release with the user's replacements of its parts; a router of an unknown release is ignored.
+    """Return a release with the user's replacements of its parts. If `override.router` is no release of the catalogue,
+    the router stays that of `base`.
 
     A vLLM image of another release, or a mirrored copy of it, is started as that release starts it: arguments,
     environment and backends belong to the image.

@@ -53,7 +53,7 @@ class ServerSettings:
         quick_reduce: number format of all-reduce between the GPUs of a server; None if its environment variable is
             unset, which vLLM treats as NONE.
         host_memory_gib: memory of the node in which the server keeps KV cache, in GiB; 0 if it keeps none there.
-        offload_gib: host memory that this KV cache can take besides the server's own, in whole GiB.
+        offload_gib: host memory in whole GiB that the pod requests for this KV cache, allocation overhead included.
         adapters: slots for LoRA adapters; None if the servers have none.
         all2all: backend by which ranks exchange tokens with experts; None if the stack file names none, or the server
             has nothing to exchange.

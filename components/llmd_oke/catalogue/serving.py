@@ -17,7 +17,9 @@ class CacheRequests(Entry):
 
 
 class FileStorageDriver(Entry):
-    """CSI driver for File Storage volumes."""
+    """CSI driver for File Storage volumes; `smallest_claim_gib` is the size of claims, as the file system grows by
+    itself.
+    """
 
     driver: str
     mount_options: tuple[str, ...]
@@ -73,7 +75,8 @@ class ScalingRate(Entry):
 class ScalingFacts(AwaitedDefinitions):
     """Settings of a KEDA ScaledObject that don't come from the stack file.
 
-    `queries` maps each threshold's name to PromQL, with `<selector>` as placeholder for the pods' selector.
+    `queries` maps each threshold's name to PromQL, with `<selector>` as placeholder for the pods' selector. From a
+    prefill-to-decode ratio at the limits that is `ratio_factor` times the topology's on, advice is given.
     """
 
     definitions: CrdFiles
@@ -158,8 +161,13 @@ def repositories() -> Repositories:
 
 
 class WithoutRdma(Entry):
-    """Transfer of KV cache between servers of one node without the RDMA network: environment variables, and published
-    rates in GB (10^9 bytes) per second.
+    """Transfer of KV cache between servers of one node without the RDMA network.
+
+    Attributes:
+        environment: environment variables by which UCX copies pieces through host memory side by side.
+        emulated_gb_per_s: published rate in GB (10^9 bytes) per second without these variables.
+        pipelined_gb_per_s: published rate with these variables, on other GPUs than MI300X.
+        reported_gb_per_s: rate that was reported of MI300X.
     """
 
     name: str

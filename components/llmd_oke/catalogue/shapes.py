@@ -279,7 +279,7 @@ def _all() -> _FlexibleShapes:
 
 
 def flexible_shape(name: str) -> FlexibleShape | None:
-    """Return the limits of a flexible shape, those of `others` if no figures are published; None if the shape isn't
+    """Return the limits of a flexible shape, with infinite values if no figures are published; None if the shape isn't
     flexible.
     """
     return _all().shapes.get(name, _all().others if name.endswith(".Flex") else None)

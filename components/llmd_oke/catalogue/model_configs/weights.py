@@ -140,8 +140,8 @@ class ModelFiles:
 
 
 def work_of_a_token(files: ModelFiles, parts: list[Matrices]) -> ModelWork:
-    """Return the work per token from the matrices alone: norms and biases are less than a thousandth. The head is
-    stored in BF16.
+    """Return the work per token by the weight matrices in `parts` and the output head, which is stored in BF16. Norms
+    and biases are left out: they are less than a thousandth.
     """
     matrices, head = [part for part in parts if part.matrices], files.head_parameters
     prefill = sum(part.used for part in matrices)
