@@ -25,8 +25,8 @@ INTERRUPTED = 130
 
 
 class ChildExit(SystemExit):
-    """Error that ends the command with the exit code of a child process that did its work. The child has shown its
-    errors already.
+    """Exit of the command with the exit code of a child process that ran in its place. The child has shown its errors
+    already.
     """
 
 

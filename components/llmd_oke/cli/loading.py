@@ -68,6 +68,10 @@ class _Descriptions(_Commands):
 def load(entry: EntryPoint, what: str) -> Any:
     """Import and return the object that an entry point names.
 
+    Args:
+        entry: the entry point.
+        what: subject of the error's message, such as `llmd-oke tune`.
+
     Raises:
         KitError: a package of one of the entry point's extras isn't installed; the message names the extra.
     """
@@ -82,8 +86,8 @@ def load(entry: EntryPoint, what: str) -> Any:
 
 
 def load_only(group: str, what: str, missing: KitError) -> Any:
-    """Import and return the object of the only entry point in a group; by it the kit finds functions of packages that
-    import the kit.
+    """Import and return the object of the only entry point in a group. By entry points the kit finds functions of
+    packages that import the kit. `what` is the subject of the error's message.
 
     Raises:
         KitError: `missing`, if the installation has no such entry point; or a package of its extras isn't installed.

@@ -75,7 +75,7 @@ def _kit(version: Version = False) -> None:
 
 
 def main() -> None:
-    """Run the command.
+    """Run the command `llmd-oke` with the arguments of this process.
 
     Errors of the kit and of the operating system are shown without a traceback and end the command with exit code 1.
     Ctrl-C ends it with 130, SIGTERM with 143, a broken pipe with 141.

@@ -56,8 +56,8 @@ _INSTEAD = (
 
 @dataclass(frozen=True)
 class ComputedEntry:
-    """Catalogue entry computed from a model's files, these files, and the entry's YAML text with the figures'
-    sources.
+    """Catalogue entry computed from a model's `files`, its assumptions that the files don't confirm (`bounds`), and its
+    YAML `text` with the sources of the figures.
     """
 
     model: "CatalogueModel"

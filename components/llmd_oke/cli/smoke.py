@@ -91,8 +91,8 @@ def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) 
     """Show the benchmark of an update, or run it if the stack file says so (`smoke.where: client`). `as_json` omits the
     tables. After a failed update the benchmark is shown only if it is the cause of the failure.
 
-    A client's benchmark that can't be run or read fails the update. The update itself waits for the cluster's
-    benchmark.
+    A benchmark of the client that can't be run or read counts as a failure of the update; one in the cluster doesn't,
+    as its Job is part of the update, which waits for it.
     """
     by_client = plan.smoke.where == "client"
     if plan.smoke.where == "none" or not plan.models or (failed and by_client):

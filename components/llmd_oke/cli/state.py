@@ -168,7 +168,7 @@ def save(pulumi: PulumiCli, file: Path | None = None, folder: Path = Path()) -> 
     Args:
         pulumi: the CLI and the stack.
         file: path of the archive; None for `<stack>-state-<time>.tar.gz` in `folder`.
-        folder: folder of the archive without a path.
+        folder: folder of the archive if `file` is None.
 
     Raises:
         KitError: the folder doesn't exist, or the state can't be read.

@@ -30,8 +30,8 @@ class ServingNeeds:
 
 @dataclass(frozen=True)
 class FoundTopology:
-    """Topology found by the search, with its number of copies, the GPUs of the whole nodes that it uses, and the
-    highest requests per second within the latency limits.
+    """Topology found by the search, with the number of copies (each with a router of its own), the GPUs of the whole
+    nodes that all copies use, and the highest requests per second of all copies within the latency limits.
     """
 
     topology: str
@@ -43,7 +43,7 @@ class FoundTopology:
 @dataclass(frozen=True)
 class FoundTopologies:
     """Topologies that meet the needs of a model's users, best first, with the basis of their figures (measured,
-    calibrated or a bound), and a sentence about it.
+    calibrated or a bound), and a sentence that explains the basis.
     """
 
     topologies: Sequence[FoundTopology]

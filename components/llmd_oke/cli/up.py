@@ -112,7 +112,7 @@ def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, offers: _Offer
 
 
 def terminal() -> Terminal | None:
-    """Return functions that ask the user on the terminal; None if standard input is none."""
+    """Return functions that ask the user on the terminal; None if standard input isn't a terminal."""
     return Terminal(typer.confirm, _ask_passphrase) if sys.stdin.isatty() else None
 
 
