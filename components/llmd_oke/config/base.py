@@ -61,8 +61,8 @@ DNS_LABEL_FORM = "lower-case letters, digits and dashes, the first a letter and 
 DNS_LABEL_LENGTH = 36
 
 DnsLabel = Annotated[str, matching(_DNS_LABEL, DNS_LABEL_FORM, max_length=DNS_LABEL_LENGTH)]
-"""DNS label (RFC 1035, as for names of Services) of at most 36 characters: a Service's name has 63 and appends a unit's
-number, a version and a role.
+"""DNS label (RFC 1035, as for names of Services) of at most 36 characters: the names of Services, of at most 63
+characters, append the number of a copy, a version and a role.
 """
 
 

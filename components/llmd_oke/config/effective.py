@@ -99,9 +99,9 @@ class EffectiveStack:
     values.
 
     Attributes:
-        value: the object; anything else if the stack file says something else.
-        origin: place of the object.
-        sources: files that say something of the stack, the stack's own first.
+        value: the merged object; the stack file's value as it is, if that is no object.
+        origin: place of the merged object.
+        sources: files from which values were merged, the stack's own first.
     """
 
     value: Any
@@ -147,8 +147,8 @@ def effective_stack(value: Any, own: StackSource, folder: Path) -> EffectiveStac
 
     Raises:
         KitError: a file that the stack builds on can't be read, or is not YAML.
-        InvalidStack: such a file doesn't exist, builds on itself, or is no object; or what is said of it has no
-            meaning. Problems have the file and line.
+        InvalidStack: such a file doesn't exist, builds on itself, or is no object; or the name of such a file, or a
+            change to a list of its items, is invalid. Problems have file and line.
     """
     layers = [(value, own)]
     while _is_object(value) and BASE in value:

@@ -249,8 +249,8 @@ class PrefillScaling(ServersScaling):
     """Limits and thresholds for prefill servers."""
 
     prompt_tokens_per_s: Threshold | None = None
-    """Threshold: prompt tokens per second of one server, counted as those that it computes plus its queue divided by
-    half a minute.
+    """Threshold: prompt tokens per second of one server: those that it computes, plus the tokens of its waiting prompts
+    divided by 30 s.
     """
 
 
