@@ -22,7 +22,7 @@ from llmd_oke.gitops.rendering import ChartRelease, RenderedObject, Rendering
 KUSTOMIZATION = "kustomization.yaml"
 
 RECORD = ".llmd-oke-render.json"
-"""Name of the JSON file in the directory that lists the written files."""
+"""Name of the JSON file that lists, in the directory of a rendering, the files that were written there."""
 
 _ARGO_CD = "argocd.argoproj.io"
 _FIRST = ("apiVersion", "kind", "metadata")

@@ -210,10 +210,10 @@ def declarations(
     project: Path, stack: str, plan: Plan, outputs: Mapping[str, Any], *, rehearsed: bool = False
 ) -> tuple[Declared, ...]:
     """Run the program with mocks; return the declared resources, with placeholders for secrets and for values that only
-    OCI knows. As one that is `rehearsed`, the program downloads no manifest of Calico.
+    OCI knows. With `rehearsed` the program runs as in a rehearsal, and downloads no manifest of Calico.
 
     Raises:
-        KitError: the program refuses it.
+        KitError: the program refuses the plan.
     """
     given = setting_names(project, stack)
     hidden = {f"llmd-oke:{name}": f"{_SECRET}{name}" for name in _SECRETS if f"llmd-oke:{name}" in given}
