@@ -54,8 +54,8 @@ GPU = "amd.com/gpu"
 
 @dataclass(frozen=True)
 class Displacement:
-    """Names of servers that must be deleted before the update (`first`), because new servers need more GPUs than are
-    free.
+    """Servers that an update must delete first (`first`), because its new servers need `wanted_gpus` GPUs and only
+    `free_gpus` are free.
     """
 
     first: Sequence[ResourceChange]

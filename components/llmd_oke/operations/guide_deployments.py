@@ -33,7 +33,9 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True)
 class GuideServers:
-    """Servers of one role (prefill or decode) that a guide's Deployment runs."""
+    """Servers of one role (prefill or decode) that a Deployment as in an llm-d guide runs: `replicas` servers with
+    `gpus` GPUs each. `release` is the name of the Helm release, empty without one.
+    """
 
     namespace: str
     name: str

@@ -40,7 +40,19 @@ class AssumptionKind(StrEnum):
 
 
 class Tolerances(Entry):
-    """Allowed deviations of observed figures from assumed ones (`values/tuning/watching.yaml`)."""
+    """Allowed deviations of observed figures from assumed ones (`values/tuning/watching.yaml`).
+
+    Attributes:
+        load_share: deviation of requests per second and of mean lengths, as a share of the assumed value.
+        prefix_cache_share: deviation of the share of prompt tokens that the prefix cache has from the assumed share.
+        accepted_share: how much lower the accepted share of drafted tokens may be than the assumed share.
+        sigmas: number of standard errors that are added to the allowed deviation of a mean.
+        latency_requests: number of answers below which latencies aren't judged.
+        silence_s: time in seconds without a reading after which watching ends.
+        kv_cache_usage: largest used share of a server's KV cache.
+        waiting: largest mean number of waiting requests of a server.
+        preemptions: largest number of preemptions.
+    """
 
     load_share: float
     prefix_cache_share: float

@@ -221,7 +221,7 @@ def _refuse_slow_yaml(text: bytes, url: str) -> None:
 
 
 NOT_ASKED = "its registry was not asked"
-"""Beginning of an entry's `reason` in the lock that the registry's answer replaces."""
+"""Beginning of the `reason` of a lock's entry whose registry hasn't been asked for the digest yet."""
 
 UNANSWERED = {Refusal.UNREACHABLE, Refusal.BUSY, Refusal.UNSOUND}
 """Refusals that don't concern the image itself, so that the lock isn't changed."""

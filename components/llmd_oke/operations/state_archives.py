@@ -77,10 +77,10 @@ class StateArchive:
         return self.files[_STACK_FILE].decode()
 
     def require(self, project: str, stack: str) -> None:
-        """Require that the archive is of the stack with this project's and stack's name.
+        """Require that the archive's state is that of a stack, by the names of project and stack.
 
         Raises:
-            KitError: it is one of another project or stack.
+            KitError: it is that of another project or stack.
         """
         own = self.manifest
         if (own.project, own.stack) != (project, stack):
