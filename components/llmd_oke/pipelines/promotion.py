@@ -212,7 +212,7 @@ class StackDeployer:
         )
 
     def end_rehearsal(self) -> None:
-        """End the stack's rehearsal; what can't be ended is shown by the command."""
+        """End the stack's rehearsal by `llmd-oke rehearse down`, which shows on standard error what it can't end."""
         argv, variables = kit_command(
             self.project, ["rehearse", "down", "--stack", self.stack, "--project", str(self.project)]
         )
