@@ -54,8 +54,8 @@ sparse experts, gpt-oss-120b among them; the threshold is ours.
 SLOW_TOKENS_PER_S_PER_USER = 20.0
 
 FAST_TOKENS_PER_S_PER_USER = 100.0
-"""Range of output rates in tokens per second and user within which P/D is better than aggregated servers (llm-d.ai blog
-of 2026-05-22, gpt-oss-120b on MI300X).
+"""Upper end of the range of output rates in tokens per second and user, from `SLOW_TOKENS_PER_S_PER_USER` on, within
+which P/D is better than aggregated servers (llm-d.ai blog of 2026-05-22, gpt-oss-120b on MI300X).
 """
 
 _PLACEHOLDER = re.compile(r"ocid1\..*\.example[0-9]*")

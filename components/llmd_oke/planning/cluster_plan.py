@@ -84,7 +84,9 @@ class IamPlan(IamNeeds):
 
 @dataclass(frozen=True)
 class PrewarmPlan:
-    """Download of weights into the model cache before servers start."""
+    """Download of weights into the model cache before servers start; `connections` is the number of files that it reads
+    in parallel.
+    """
 
     source: Literal["hugging-face", "object-storage"]
     connections: int

@@ -20,8 +20,8 @@ from llmd_oke.values import Entry
 
 
 class DeployedConditions(Entry):
-    """Conditions, on which latencies depend, of a stack's servers with several GPUs: of those that transfer KV cache,
-    and of aggregated ones.
+    """Conditions on which the latencies of a stack's servers depend: `handing_over` of servers that transfer KV cache,
+    `aggregated` of those that don't, both with several GPUs. `of` derives those of a topology.
     """
 
     handing_over: Conditions = UNKNOWN_CONDITIONS

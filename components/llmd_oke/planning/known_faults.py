@@ -21,14 +21,15 @@ class KnownFault(Entry):
         text: consequence of the fault.
         source: source that documents it.
         releases: releases whose vLLM has it; empty for all.
-        arguments: arguments by flag; a part of the value, or None for any value.
-        environment: environment variables; a part of the value.
+        arguments: arguments that servers must have, by flag: a text that the value contains, or None for any value.
+        environment: environment variables that servers must have, each with a text that its value contains.
         families: models by `model_type`; empty for all.
         number_formats: number formats of the weights; empty for all.
         gpus: architectures of the GPUs; empty for all.
         quantized: whether the weights must have been quantized from those of another entry.
         kv_connector: whether servers must have a KV connector.
-        accepted: alternative in the error about the setting; None if advice is given instead of an error.
+        accepted: accepted alternative to the setting, for the error's text; None if the fault causes advice instead of
+            an error.
     """
 
     text: str

@@ -34,7 +34,7 @@ class Memory:
         weights_gib: weights.
         activation_gib: activations.
         key_value_gib: memory left for KV cache.
-        key_value_tokens: number of tokens whose KV cache fits; a bound, not a measurement.
+        key_value_tokens: number of tokens whose KV cache fits; an upper bound, not a measurement.
         state_tokens: number of tokens whose KV cache is as large as one sequence's state in layers of linear attention.
         ranks: number of data-parallel ranks, which share these amounts equally.
         adapters_gib: slots for LoRA adapters.
@@ -88,7 +88,7 @@ class RolePlan:
         create_timeout_s: maximum time in seconds to create the servers.
         update_timeout_s: maximum time in seconds to update the servers.
         scaling: scaling of the number of servers; None if it is fixed.
-        host_key_value_tokens: number of tokens whose KV cache a server keeps in its node's memory; a bound.
+        host_key_value_tokens: number of tokens whose KV cache a server keeps in its node's memory; an upper bound.
     """
 
     settings: ServerSettings

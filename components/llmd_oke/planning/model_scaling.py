@@ -26,7 +26,8 @@ def scaling_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
 def room_problems(config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[PlacedNode]) -> Iterator[Problem]:
     """Yield a problem for models whose initial servers fit the nodes but whose maximum number of servers doesn't.
 
-    Each role that could be smaller is named, with the maximum that fits besides all others at their maximum.
+    Each problem is about one role whose lower maximum would suffice, with the highest one that fits while all other
+    roles are at their maximum.
     """
     if not _fits(config, [model.model_copy(update={"scaling": None}) for model in models], nodes):
         return

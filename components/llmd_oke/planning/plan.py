@@ -214,8 +214,8 @@ class TracingPlan:
 
 
 AdviceKind = Literal["decision", "note", "limit"]
-"""Weight of advice: it calls for a decision, it is worth knowing, or it is a known limit of the release, which its page
-of the documentation has too.
+"""Weight of advice: it calls for a decision (`decision`), is worth knowing (`note`), or states a known limit of the
+release (`limit`), which docs/releases.md lists too.
 """
 
 
