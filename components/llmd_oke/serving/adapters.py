@@ -56,7 +56,6 @@ class AdapterNames(pulumi.ComponentResource):
 def model_rewrite(args: AdapterNamesArgs) -> Manifest:
     """Return the InferenceModelRewrite of a unit, with one rule for each adapter.
 
-
     Raises:
         KitError: the catalogue has no such release.
     """

@@ -14,7 +14,7 @@ _AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def api_keys(*keys: Mapping[str, str]) -> str:
-    """Return the file that authenticates clients by API keys. It contains the keys' digests only.
+    """Return the content of the file by which Envoy authenticates clients by API keys. It has only digests of the keys.
 
     Args:
         keys: API keys by the clients' names, and further keys of the same clients.
@@ -24,7 +24,8 @@ def api_keys(*keys: Mapping[str, str]) -> str:
 
 
 def tokens(issuer: str, audiences: Sequence[str], key_set: str | None, key_set_uri: str | None = None) -> str:
-    """Return the file that authenticates clients by JSON Web Tokens of one issuer for one of the audiences.
+    """Return the content of the file by which Envoy authenticates clients by JSON Web Tokens of one issuer for one of
+    the audiences.
 
     Args:
         issuer: issuer of the tokens.
@@ -75,8 +76,8 @@ def key_set_address(uri: str) -> tuple[str, int]:
 
 
 def key_set_cluster(uri: str) -> Config:
-    """Return the cluster of a token issuer, with TLS and a certificate for its host from a CA that Envoy's image
-    trusts.
+    """Return the Envoy cluster from which a token issuer's key set at `uri` is fetched, over TLS. The server's
+    certificate must be for the URI's host, from a CA that Envoy's image trusts.
     """
     host, port = key_set_address(uri)
     context = {

@@ -176,13 +176,13 @@ def files_name(package: str) -> str:
 
 
 def files_config_map(package: str, namespace: pulumi.Input[str]) -> Manifest:
-    """Return the ConfigMap from which pods run such a package."""
+    """Return the ConfigMap with the files of a package of `llmd_pods`, from which pods run it."""
     metadata = object_metadata(files_name(package), namespace)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files(package)}
 
 
 def files_volume(package: str, name: str) -> Volume:
-    """Return a volume named `name` with the ConfigMap of such a package."""
+    """Return a volume with the name `name` whose content is the ConfigMap of a package of `llmd_pods`."""
     return {"name": name, "configMap": {"name": files_name(package)}}
 
 

@@ -48,7 +48,7 @@ def key_digest(key: str) -> str:
 
 
 def keys_filter(digests: Iterable[tuple[str, str]]) -> Config:
-    """Return the filter that authenticates clients by the digests of their API keys and refuses other requests.
+    """Return the Envoy filter that authenticates clients by the digests of their API keys and refuses other requests.
 
     The filter answers 429 to unknown keys from an address that had too many refusals in a minute.
 
@@ -61,9 +61,9 @@ def keys_filter(digests: Iterable[tuple[str, str]]) -> Config:
 
 
 def tokens_filter() -> Config:
-    """Return the filter that limits the verification of tokens: it answers 429 to a token that was refused too often in
-    a minute before the token is verified again, and, while too many tokens are refused, to tokens that have never
-    passed.
+    """Return the Envoy filter that limits the verification of tokens: it answers 429 to a token that was refused too
+    often in a minute before the token is verified again, and, while too many tokens are refused, to tokens that have
+    never passed.
     """
     return {
         "name": TOKENS_FILTER,
@@ -77,8 +77,8 @@ def tokens_filter() -> Config:
 
 
 def bodies_filter() -> Config:
-    """Return the filter that refuses a request if the bodies of the same client's unanswered requests take too much of
-    the memory for bodies, compared with those of other clients.
+    """Return the Envoy filter that refuses a request if the bodies of the same client's unanswered requests take too
+    much of the memory for bodies, compared with those of other clients.
     """
     most = bounds()
     thread_bytes = most.bodies_mib * 1024 * 1024 // FRONT_DOOR_THREADS
@@ -110,7 +110,8 @@ def rights_filter(
     lists: Mapping[str, Mapping[str, str]],
     concurrent_requests: ConcurrentRequests | None,
 ) -> Config:
-    """Return the filter that limits the models that clients may use, and a client's requests under way at each model.
+    """Return the Envoy filter that limits the models that clients may use, and a client's requests under way at each
+    model.
 
     Clusters count exactly, but only for clients whose names are known when Envoy starts, which the names of tokens are
     not. The filter's state belongs to one thread of Envoy, so that each thread allows its share of the limit: a client
@@ -141,7 +142,7 @@ def rights_filter(
 
 
 def priorities_filter(priorities: Mapping[str, int]) -> Config:
-    """Return the filter that sets the header with the client's priority, 0 for clients without one.
+    """Return the Envoy filter that sets the header with the client's priority, 0 for clients without one.
 
     Args:
         priorities: priorities by the clients' names.

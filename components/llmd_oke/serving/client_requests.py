@@ -109,7 +109,7 @@ def gateway_program(kept: Mapping[str, Iterable[str]] | None = None) -> str:
 
 
 def cleaning_filter(*more: str, kept: Sequence[str] = ()) -> Config:
-    """Return the filter that removes the router's headers but those in `kept`, and the headers `more`, before the
+    """Return the Envoy filter that removes the router's headers but those in `kept`, and the headers `more`, before the
     client is authenticated.
     """
     tables = _header_tables(more, kept=kept)

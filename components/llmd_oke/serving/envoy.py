@@ -334,11 +334,11 @@ def _unlimited(**more: int) -> _Config:
 
 
 def extension(typed_config: _Config, name: str = "authentication") -> _Config:
-    """Return an extension that Envoy reads from a file."""
+    """Return a named extension (Envoy's TypedExtensionConfig) as an item of `resources_file`."""
     kind = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
     return {"@type": kind, "name": name, "typed_config": typed_config}
 
 
 def resources_file(resources: Sequence[_Config]) -> str:
-    """Return the file with resources that Envoy reads again when it changes."""
+    """Return the content of a file with these resources, which Envoy reads again whenever the file changes."""
     return json.dumps({"resources": list(resources)}, indent=1)

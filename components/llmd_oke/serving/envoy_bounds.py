@@ -32,7 +32,9 @@ class Pressure(Entry):
 
 
 class EnvoyBounds(Entry):
-    """Limits of one Envoy's resources. Suffixes of the names are the units."""
+    """Limits of one Envoy's resources, each explained in `values/serving/envoy-bounds.yaml`. Suffixes of the names are
+    the units.
+    """
 
     headers_kib: int
     headers: int

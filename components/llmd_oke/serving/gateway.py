@@ -153,7 +153,6 @@ def gateway_manifests(args: GatewayArgs) -> list[Manifest]:
     """Return the implementation's object with the Gateway's parameters, if there is one, and the Gateway as the last
     element.
 
-
     Raises:
         KitError: the catalogue has no such provider.
     """
@@ -191,7 +190,6 @@ def gateway_policies(args: GatewayArgs) -> list[Manifest]:
     """Return the policies that check all requests of a Gateway, if its implementation attaches such policies to
     Gateways.
 
-
     Raises:
         KitError: the catalogue has no such provider.
     """
@@ -204,7 +202,6 @@ def gateway_policies(args: GatewayArgs) -> list[Manifest]:
 def route_policies(args: ModelRouteArgs) -> list[Manifest]:
     """Return the policies that check the requests of a model's routes, if the implementation attaches such policies to
     HTTPRoutes.
-
 
     Raises:
         KitError: the catalogue has no such provider.
@@ -246,7 +243,6 @@ def _listener(listener: GatewayListenerArgs) -> dict[str, Any]:
 def route_manifests(args: ModelRouteArgs) -> list[Manifest]:
     """Return the HTTPRoutes for clients and for the model's own Service, and the implementation's policies on
     connections to each endpoint picker.
-
 
     Raises:
         KitError: the catalogue has no such provider.

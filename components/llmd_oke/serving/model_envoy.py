@@ -155,7 +155,7 @@ def route_to(cluster: str, *, refusals_last: bool = False) -> Config:
 
 
 def connection_settings() -> Config:
-    """Return the settings by which Envoy keeps the `Server` header of responses."""
+    """Return the settings of Envoy's HTTP connection manager that leave the `Server` header of responses as it is."""
     return {"server_header_transformation": "PASS_THROUGH"}
 
 
@@ -178,8 +178,8 @@ def _retry_policy(*, refusals_last: bool) -> Config:
 
 
 def units_cluster(name: str, upstreams: Sequence[Upstream], most: int | None = None) -> Config:
-    """Return the cluster of units. Of two random units, the one with fewer requests gets the next request. A failing
-    unit is ejected for a second, but never all units at once.
+    """Return the Envoy cluster whose endpoints are units (servers with a router of their own). Of two random units, the
+    one with fewer requests gets the next request. A failing unit is ejected for a second, but never all units at once.
 
     The health check is a TCP connection, which a Service without ready pods refuses; an HTTP request would be routed to
     servers and counted. Ejection lasts only a second: when units are updated one by one, the next update starts as soon

@@ -29,8 +29,8 @@ def environment() -> list[EnvVar]:
 
 
 def waiting_container(spec: ServerSpec) -> Container:
-    """Return the init container that waits until all names resolve. A sidecar that ends because a name is missing would
-    restart all pods of its group. The limit of the wait is the start-up budget.
+    """Return the init container that waits, at most for the start-up budget, until the DNS names of the pods of both
+    roles resolve: a sidecar that ended because of a missing name would restart all pods of its group.
     """
     names = [name for role in ("prefill", "decode") for name in hosts(role, spec.parallelism.nodes)]
     return bench_program.container(

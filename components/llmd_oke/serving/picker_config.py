@@ -89,14 +89,15 @@ class RouterArgs(TypedDict):
     """Highest rate at which a prefill server computes prompt tokens, in tokens per second, for the profile
     prefix-affinity; llm-d's figure for an H200 if left out."""
     config: NotRequired[str | None]
-    """Configuration of the endpoint picker as YAML; if left out, it is made from `profile`, `decider` and the
-    numbers.
+    """Configuration of the endpoint picker as YAML; if left out, it is made from `profile`, `decider`,
+    `non_cached_tokens` and `peak_prefill_tokens_per_s`.
     """
     reported: NotRequired[ReportedModelArgs | None]
     """Model whose servers publish KV cache events (`kv_events` of their unit), for the profile precise-prefix, or for a
     `config` with the placeholders `{model}`, `{block_size}`, `{events_port}` and `{render_url}`."""
     flow_control: NotRequired[FlowControlArgs | None]
-    """Flow control, in addition to the configuration made from `profile`, `decider` and the numbers; none if left out.
+    """Flow control, added to the configuration that is made from `profile` and `decider`; none if left out.
+
     """
     priorities: NotRequired[list[int] | None]
     """Priorities other than 0 that a front door sends in a header, each of which gets an InferenceObjective; none if
@@ -105,7 +106,9 @@ class RouterArgs(TypedDict):
     """Number of pods with endpoint picker and Envoy; of several endpoint pickers one leads. The release's default if
     left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
-    """Source addresses of connections from the API server to pods; without them metrics can't be read through it."""
+    """Source addresses of connections from the API server to pods; without them metrics can't be read through the API
+    server.
+    """
     signed_in: NotRequired[bool | None]
     """Whether clients authenticate at the stack's front door, so that only the front door, measuring pods, monitoring
     and the API server may send requests; false if left out."""

@@ -116,7 +116,6 @@ def service_name(unit: str) -> str:
 def router_manifests(args: RouterArgs) -> list[Manifest]:
     """Return the Kubernetes objects of a unit's router.
 
-
     Raises:
         KitError: the catalogue has no such release.
     """

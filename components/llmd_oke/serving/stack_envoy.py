@@ -41,7 +41,9 @@ models have the following ports."""
 TRAFFIC_FOLDER, TRAFFIC_FILE = "/etc/front-door/traffic", "clusters.json"
 ACCESS_FOLDER, ACCESS_FILE, SALTS_FILE = "/etc/front-door/access", "authentication.json", "salts.json"
 CERTIFICATE_FOLDER = "/etc/front-door/certificate"
-"""Mount paths of the files that Envoy reads again when they change."""
+"""Mount path of the front door's certificate in Envoys. Like the folders for traffic and access, it has files that
+Envoy reads again when they change.
+"""
 
 CERTIFICATE_FILE = "certificate.json"
 """File beside the bootstrap with the paths of the certificate and its key."""
@@ -123,8 +125,8 @@ class ClientLimits:
 
 @dataclass(frozen=True)
 class EnvoySettings:
-    """Input of the bootstrap. `limits` apply to each client, `clients` are limits of single clients by their names, and
-    `priorities` the clients' priorities by name.
+    """Settings from which `bootstrap` makes the configuration of a front door's Envoys. `limits` apply to each client,
+    `clients` are limits of single clients by their names, and `priorities` the clients' priorities by name.
     """
 
     models: tuple[ServedModel, ...]

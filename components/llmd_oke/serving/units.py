@@ -85,7 +85,9 @@ class ScaledServersArgs(TypedDict):
     requests: NotRequired[float | None]
     """Threshold of running and waiting requests per server."""
     prompt_tokens_per_s: NotRequired[float | None]
-    """Threshold of prompt tokens per second and server: those that arrive, plus those in the queue divided by 30 s."""
+    """Threshold of prompt tokens per second and server: those that it computes, plus the tokens of its waiting prompts
+    divided by 30 s.
+    """
     kv_cache_usage: NotRequired[float | None]
     """Threshold of the used share of a server's KV cache; 0.8 is 80 %."""
 
@@ -162,7 +164,6 @@ def model_servers(
     `<unit>-<role>`.
 
     Roles don't depend on each other: where GPUs are scarce, one role can only grow while the other shrinks.
-
 
     Raises:
         KitError: the catalogue has no such release, model or shape.
@@ -468,8 +469,8 @@ def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
     """Return the ScaledObject of one role, with a trigger for each threshold; the trigger that needs the most servers
     decides.
 
-    Roles with a proportion have each other's triggers too, with thresholds in that proportion, so that all of them
-    scale in proportion.
+    Roles with a `share` have each other's triggers too, with thresholds in the ratio of the shares, so that the ratio
+    of their servers stays.
     """
     facts, servers = scaling(), args["servers"][role]
     deployment = f"{args['unit']}-{role}"
