@@ -147,9 +147,9 @@ def after(opts: pulumi.ResourceOptions, *needed: pulumi.Resource) -> pulumi.Reso
 
 
 def inputs(component: pulumi.ComponentResource, args: Mapping[str, Any], *without: str) -> dict[str, Any]:
-    """A component's arguments as its inputs, which stand in previews and in the state: records of the catalogue by
-    their names, `without` secrets, which are in one resource only, and what says how an update reaches the cluster.
-    Pulumi warns of each deprecated argument.
+    """Return a component's arguments as its inputs, which previews show and the state contains: without those that are
+    None or named in `without` (secrets, and the way to the cluster), and with the names of catalogue records in place
+    of the records. Pulumi warns of each deprecated argument.
 
     Raises:
         KitError: the component has no such argument, or needs one that is missing. Python itself checks neither.
@@ -206,7 +206,7 @@ def mapped(value: pulumi.Input[str], function: Callable[[str], str]) -> Any:
 
 
 def field_value(value: pulumi.Input[str]) -> str:
-    """Return a value for a field of a manifest, with the type that the field has once Pulumi has resolved outputs."""
+    """Return `value` unchanged, typed as the text that the field of a manifest has once Pulumi has resolved outputs."""
     return cast("str", value)
 
 

@@ -20,9 +20,7 @@ TYPES_OF_OUTPUTS = "outputs"
 
 @cache
 def plugin_version(package: str) -> str:
-    """Return the version of the provider plug-in that belongs to an installed Pulumi package, which is the package's
-    own.
-    """
+    """Return the version of the provider plug-in that belongs to an installed Pulumi package: both have the same."""
     return metadata.version(package)
 
 
@@ -30,8 +28,8 @@ def load_by_module(package: str) -> None:
     """Make the subpackages of a generated Pulumi package (such as `pulumi_oci`) load only the modules of the classes
     that are used.
 
-    That is for those that Pulumi's SDK knows of and has not loaded yet. What is asked of one and has no module of its
-    own is found as without this: by loading the whole package.
+    Subpackages that are loaded already stay as they are. A name that has no module of its own is looked up as usual, by
+    loading its whole subpackage.
     """
     import_module(package)
     for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
