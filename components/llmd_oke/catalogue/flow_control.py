@@ -95,8 +95,8 @@ class FlowControlDialect(Entry):
         return any(name == self.gate and value != "false" for name, _, value in names)
 
     def refusals(self, asked: FlowControl) -> dict[str, str]:
-        """Return the reasons why this version of the endpoint picker doesn't support the requested flow control, by the
-        stack file's key; empty if it does.
+        """Return the reasons why this version of the endpoint picker doesn't support the flow control `asked`, by the
+        key of the stack file's `flowControl`; empty if it does.
         """
         found: dict[str, str] = {}
         if asked.detector not in self.detectors:
@@ -106,7 +106,9 @@ class FlowControlDialect(Entry):
         return found
 
     def applied(self, config: dict[str, JsonValue], asked: FlowControl) -> dict[str, JsonValue]:
-        """Return an endpoint picker's config with flow control added, which this version must support."""
+        """Return the config `config` of an endpoint picker with the flow control `asked` added; this version must
+        support that flow control.
+        """
         plugin, thresholds = self.detectors[asked.detector], asked.thresholds()
         detector: dict[str, JsonValue] = thresholds if plugin is None else {"pluginRef": plugin}
         flow: dict[str, JsonValue] = {

@@ -53,7 +53,7 @@ class OciResource(Entry):
         return f"oci {self.command} {self.list.format_map(_Known(inputs))}"
 
     def delete_command(self, identifier: str) -> str:
-        """Return the command of the OCI CLI that deletes a resource."""
+        """Return the command of the OCI CLI that deletes the resource with the OCID `identifier`."""
         return f"oci {self.command} {self.delete} --{self.command.rsplit(' ', 1)[-1]}-id {identifier}"
 
 
