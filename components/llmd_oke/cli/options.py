@@ -137,8 +137,8 @@ def _options(parameter: Parameter) -> Iterator[Parameter]:
 def time_option(
     *names: str, about: str, least_s: float = 0.001, most_s: float = math.inf, default_s: float | None = None
 ) -> Any:
-    """Return a command-line option whose value is a duration such as `10m`; its parameter gets seconds. `default_s` is
-    used in the help text only.
+    """Return a command-line option, with these names and the help text `about`, whose value is a duration from
+    `least_s` to `most_s` such as `10m`; its parameter gets seconds. `default_s` is used in the help text only.
     """
     text = f"{about}." if default_s is None else f"{about}; {time_text(default_s)} if left out."
     return typer.Option(*names, help=text, parser=_time_parser(least_s, most_s), metavar="TIME", show_default=False)

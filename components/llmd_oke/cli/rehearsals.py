@@ -42,7 +42,10 @@ class Rehearsals(Protocol):
         drain_limit_s: float | None,
         force: bool,
     ) -> None:
-        """Replace nodes of a rehearsed stack, drained unless `drain_limit_s` is None."""
+        """Replace nodes of a rehearsed stack, `at_once` at a time: those in `names`, or those whose settings have
+        changed if it is empty. They are drained first, unless `drain_limit_s` is None; with `force`, pods that are left
+        after the limit end with their node.
+        """
         ...
 
     def forget_losses(self, project: Path, stack: str, progress: "Progress") -> Sequence[str]:

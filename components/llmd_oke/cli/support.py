@@ -78,8 +78,9 @@ def support(
 
 
 def add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url: str | None) -> "StackStatus":
-    """Read the status of a stack, and add it with its data and the logs of the stack's pods to a support archive;
-    return the status.
+    """Read the status of a stack, and add the status, the objects and metrics that it was read from, and the logs of
+    the stack's pods to a support archive; return the status. `how` has the time scale and the simulated parts of a
+    rehearsal, `url` is that of Prometheus, None for the stack's own.
 
     Raises:
         KitError: there is no kubeconfig, or its user can't sign in.

@@ -57,8 +57,8 @@ def signer_of(auth: Auth | None, profile: str | None) -> RequestSigner:
 
 
 def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: str | None = None) -> SignIn:
-    """Return the sign-in to OCI that a command uses: that of the arguments, otherwise that of the stack's `oci:`
-    config.
+    """Return the sign-in to OCI that a command uses: by `auth` and `profile`, otherwise by the stack's `oci:` config,
+    which is in `settings`.
 
     Raises:
         KitError: the kit doesn't support the way to sign in of the stack's config.
