@@ -49,7 +49,9 @@ def problems(errors: Iterable[ErrorDetails], document: Any, root: type[BaseModel
 
 
 def did_you_mean(written: str, known: Iterable[str], likeliest: str | None = None) -> str:
-    """Return the accepted names as text, the likeliest first if one is similar to `written`."""
+    """Return the accepted names `known` as text for an error about `written`: first `likeliest` or else the most
+    similar name, if there is one, then the others.
+    """
     names = list(known)
     if not names:
         return "none"

@@ -132,7 +132,9 @@ def new_map(values: Mapping[str, object]) -> Any:
 
 
 def new_map_like(mapping: Any) -> Any:
-    """Return an empty mapping for insertion into another: with comments and layout where that one has them."""
+    """Return an empty mapping for insertion into `mapping`, in the same style: one line per key, or `{…}`; a plain dict
+    if `mapping` is one.
+    """
     if not hasattr(mapping, "ca"):
         return {}
     result = new_map({})
@@ -159,8 +161,9 @@ def move_key(source: Any, key: str, target: Any, new_key: str) -> None:
 
 
 def remove_items(mapping: Any, key: str, first: int, count: int, target: Any, new_key: str) -> None:
-    """Remove items of the list at a key, and the key itself with its last item. Comments in their lines go to
-    `new_key` of the mapping `target`, which has replaced them; lines of comments stay where they are.
+    """Remove `count` items from index `first` on of the list at a key, and the key itself with its last item. Comments
+    in the lines of these items move to the key `new_key` of the mapping `target`, which has replaced them; lines of
+    comments stay where they are.
     """
     items = mapping[key]
     by_item: Any = items.ca.items if hasattr(items, "ca") else {}
@@ -208,7 +211,7 @@ def plain(text: str) -> Any:
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """Return the unified diff of a file's text before and after a change; empty where nothing changes."""
+    """Return the unified diff of the text of the file `name` before and after a change; empty where nothing changes."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm="")
     return "\n".join(lines)
 
