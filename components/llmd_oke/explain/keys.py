@@ -88,8 +88,8 @@ def value_at(document: object, path: str) -> object:
 
 
 def other_values(path: str, value: object) -> Iterator[object]:
-    """Yield other values to try for a key, those in the key's JSON Schema first. The stack may be invalid with some of
-    them.
+    """Yield values other than `value` to try for a key: those that the key's JSON Schema lists, or else some that are
+    near `value`. The stack may be invalid with some of them.
     """
     nodes = schema_nodes(path, with_texts=False)
     choices: list[object] = []
