@@ -344,7 +344,8 @@ def orphans(
     recovery: Recovery,
     progress: Progress,
 ) -> list[Orphan]:
-    """Return the orphans of a stack in these compartments, those that cost money first.
+    """Return the orphans of a stack in these compartments: resources in OCI that have the stack's tag and that its
+    state doesn't contain. Those that cost money come first.
 
     Resources that `recovery` adds to the state, and candidates of unmatched creations, aren't orphans. Resources that
     OKE or an instance pool creates (nodes, load balancers) are orphans, with or without the tag, only if their pool or

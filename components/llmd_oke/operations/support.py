@@ -176,8 +176,8 @@ def logged_pods(plan: Plan, pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def add_logs(archive: Archive, way: HttpEndpoint, namespace: str, pods: Iterable[Pod]) -> None:
-    """Add the end of the log of each container, and that of its previous run if it restarted. Logs of other namespaces
-    than `namespace` have it in their path.
+    """Add the end of the log of each container, and of its previous run if it restarted, to the archive. Logs are read
+    from the API server, whose endpoint is `way`; paths of logs outside `namespace` contain the pod's namespace.
     """
     until_s = time.monotonic() + LOGS_LIMIT_S
 
