@@ -302,11 +302,11 @@ def last_good(store: FileStore, stack: str, *, rehearsed: bool = False) -> GoodD
 
 
 def remember_good(store: FileStore, promotion: Promotion, *, rehearsed: bool = False) -> None:
-    """Write the last good commit, or that of the stack's rehearsals, into the history, with the benchmark that it
-    passed.
+    """Record in the history that the commit of a promotion passed, with its newest benchmark, as the last good commit
+    of the stack; with `rehearsed`, of the stack's rehearsals.
 
     Raises:
-        KitError: the history doesn't take it.
+        KitError: the history can't be read or written.
     """
     run = newest_run(store, promotion.stack)
     moment = datetime.now(UTC).isoformat(timespec="seconds")

@@ -76,7 +76,9 @@ class ServersOfRole(PipelineRecord):
 
 
 class SnapshotModel(PipelineRecord):
-    """Model of a stack: its servers by role, and the way of requests to them."""
+    """Model of a stack: the number of copies and of their GPUs together, the servers of each role in all copies, and
+    whether requests pass through a router (`routed`).
+    """
 
     name: Line
     topology: Line
