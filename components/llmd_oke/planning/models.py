@@ -58,7 +58,7 @@ _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
 
 
 def topology_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Yield the problems of one model's servers."""
+    """Yield the problems of the roles and sizes of one model's servers, and of the KV cache transfer between them."""
     yield from _roles(context)
     for role in context.model.topology.servers():
         spread = [*_without_experts(context, role)] or [*_parallelism(context, role)]
@@ -68,7 +68,9 @@ def topology_problems(context: PlannedModel) -> Iterator[Problem]:
 
 
 def other_problems(context: PlannedModel) -> Iterator[Problem]:
-    """Yield the problems of one model other than those of its servers' sizes."""
+    """Yield the problems of one model that `topology_problems` doesn't: of its router, vLLM settings, arguments,
+    adapters and scaling.
+    """
     yield from _lengths(context)
     yield from _later_settings(context)
     yield from _features(context)

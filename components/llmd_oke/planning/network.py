@@ -368,7 +368,8 @@ def _block(vcn: IPv4Network, entry: GrowingSubnet, start: int, needed: int) -> I
 
 
 def security_rules(choices: NetworkChoices, cidrs: Mapping[str, Sequence[str]]) -> list[SecurityRule]:
-    """Return all security rules of the network's groups, in the order of the table, without repetitions.
+    """Return all security rules of the network's groups, in the order of `values/network/security-rules.yaml`, without
+    repetitions.
 
     `cidrs` has the IP ranges of each peer that is no group, except `internet` and `oracle-services`; a peer without
     ranges (an empty allow list, no bastion subnet) has no rules.
