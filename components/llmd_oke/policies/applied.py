@@ -49,7 +49,9 @@ def declared_resources(project: Path, stack: str, plan: Plan) -> tuple[Declared,
 def stack_violations(
     project: Path, stack: str, plan: Plan, organisation: Organisation, declared: Sequence[Declared]
 ) -> list[Violation]:
-    """Return the violations of all policies that aren't off, by a stack and its declared resources."""
+    """Return a stack's violations of all policies that aren't off, by its plan, its stack file and its declared
+    resources.
+    """
     resources = [*map(policy_resource, declared), config_resource(project, stack)]
     return list(violations(resources, organisation, stack_facts(plan)))
 
