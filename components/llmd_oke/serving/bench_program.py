@@ -107,12 +107,12 @@ def command() -> list[str]:
 
 
 def mount() -> VolumeMount:
-    """Return the volume mount of the program."""
+    """Return the mount of `volume` in the container whose command is `command`."""
     return {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
 
 
 def from_label(name: str, label: str) -> EnvVar:
-    """Return an environment variable whose value is that of a label of the pod."""
+    """Return an environment variable named `name` whose value is that of the pod's label `label`."""
     return from_field(name, f"metadata.labels['{label}']")
 
 

@@ -30,8 +30,8 @@ def command(release: Release, port: int, startup_budget_s: int, own: list[str]) 
 
 
 def mounts(key: str) -> list[VolumeMount]:
-    """Return the volume mounts of a server's container; `key` is the name of the server's subdirectory
-    (`vllm.compiled_key`).
+    """Return the volume mounts for compiled code of a server's container; `key` is the name of the server's
+    subdirectory (`vllm.compiled_key`).
     """
     return [{"name": VOLUME, "mountPath": FOLDER, "subPath": key}, _program_mount()]
 

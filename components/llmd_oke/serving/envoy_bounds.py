@@ -78,7 +78,9 @@ class EnvoyBounds(Entry):
 
     @property
     def memory_limit_mib(self) -> int:
-        """Memory limit of an Envoy's container in MiB, of which the other limits add up to `attack_share`."""
+        """Memory limit of an Envoy's container in MiB: `attack_share` of it holds idle memory, all connections and all
+        bodies, each at its limit.
+        """
         needed = self.idle_mib + self.connections * self.idle_connection_kib / 1024 + self.bodies_mib * self.copies
         return math.ceil(needed / self.attack_share / 64) * 64
 

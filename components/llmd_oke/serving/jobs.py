@@ -99,7 +99,7 @@ def job(settings: JobSettings, pod: PodSpec, limit_s: float, **more: Unpack[JobS
 def config_map(
     settings: JobSettings, uid: str, role: str, data: dict[str, str], binary_data: dict[str, str]
 ) -> Manifest:
-    """Return a ConfigMap that the Job owns, named by the Job and by `role`."""
+    """Return a ConfigMap named `<job>-<role>` that the Job with the UID `uid` owns."""
     content = {"data": data, "binaryData": binary_data}
     metadata = owned(settings, f"{settings.job}-{role}", uid)
     filled = {key: part for key, part in content.items() if part}
@@ -107,13 +107,15 @@ def config_map(
 
 
 def owned(settings: JobSettings, name: str, uid: str) -> ObjectMeta:
-    """Return the metadata of an object that the Job owns."""
+    """Return the metadata of an object that the Job with the UID `uid` owns, so that Kubernetes deletes it with the
+    Job.
+    """
     return cast("ObjectMeta", config_maps.owned_metadata(name, settings.namespace, settings.job, uid))
 
 
 def account(settings: JobSettings, uid: str, written: Sequence[str], read: Sequence[str]) -> list[Manifest]:
-    """Return ServiceAccount, Role and RoleBinding of the pods, which may write and read only the ConfigMaps of the
-    given names.
+    """Return ServiceAccount, Role and RoleBinding of the Job's pods, which may write only the ConfigMaps named in
+    `written` and read only those in `read`.
     """
     metadata = owned(settings, settings.job, uid)
     rules = [_rule(written, ["create", "patch"]), *([_rule(read, ["get"])] if read else [])]

@@ -384,8 +384,9 @@ def _capacity(args: ModelCacheArgs) -> str:
 
 
 def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str | None = None) -> list[Container]:
-    """Return the containers in their order; the last one fills the cache. They end immediately if the model is
-    complete.
+    """Return the containers that fill the cache with a model, in the order in which they run: one that changes the
+    owner of the cache's directory, if needed, and the one that downloads. They end immediately if the cache has the
+    whole model.
 
     `adapters` is the JSON list of the model's adapters. If None, the list is read from the ConfigMap that the cache
     names.

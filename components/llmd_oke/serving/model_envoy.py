@@ -305,7 +305,7 @@ def router_filter() -> Config:
 
 
 def local_cluster(name: str, port: int) -> Config:
-    """Return a cluster with one port of the same pod."""
+    """Return an Envoy cluster whose only endpoint is a port of the same pod."""
     return {
         "name": name,
         "type": "STATIC",

@@ -261,8 +261,8 @@ def pinned_revision(model: CatalogueModel, cache: ModelCacheMountArgs) -> str | 
 
 
 def environment(spec: ServerSpec) -> list[EnvVar]:
-    """Return the environment variables, each name once; later sources override earlier ones: release, parallelism,
-    RDMA, model, KV transfer, user.
+    """Return the environment variables of a server's container `vllm`, each name once. Of several sources the last in
+    this order counts: release, parallelism, RDMA, model, KV transfer, user.
 
     RCCL gets network settings if a server has several GPUs, since it is used only between GPUs. MAX_JOBS limits compile
     jobs to the pod's CPUs; PyTorch would start one for each CPU of the node. Only servers that download weights
