@@ -39,8 +39,8 @@ KEY_MATERIAL = ("userOcid", "fingerprint", "privateKey", "privateKeyPath")
 
 @dataclass(frozen=True)
 class SignIn:
-    """Sign-in to OCI: a method and a profile of OCI's configuration file. For None the configuration of the user who
-    signs in decides.
+    """Sign-in to OCI: a method and a profile of OCI's configuration file. Where one is None, the OCI configuration of
+    the user who signs in decides.
     """
 
     auth: Auth | None = None
