@@ -62,8 +62,8 @@ def canaries() -> CanaryFacts:
 
 
 class InferencePerf(Entry):
-    """inference-perf's image and how it is run, with one worker process per `requests_per_worker` requests per
-    second.
+    """Image of inference-perf and how it is run: one worker process per `requests_per_worker` requests per second, at
+    most `most_workers`, each with at most `worker_max_concurrency` concurrent requests.
     """
 
     image: LockedImage

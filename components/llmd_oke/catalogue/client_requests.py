@@ -12,9 +12,9 @@ at one path with dots (`place`), or wherever its text isn't contained in the bod
 
 
 class ClientPath(Entry):
-    """Path of a model's HTTP API that clients may request. Its prefix cache can be `salted`, can't be (`unsalted`), or
-    isn't read (`uncached`); `outputs` are the fields that limit the length of its answers, empty if it generates
-    nothing.
+    """Path of a model's HTTP API that clients may request. `cache` tells whether its requests read the prefix cache:
+    with an optional `cache_salt` (`salted`), always without one (`unsalted`), or not at all (`uncached`). `outputs` are
+    the fields that limit the length of its answers, empty if it generates nothing.
     """
 
     path: str

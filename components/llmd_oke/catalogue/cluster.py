@@ -84,7 +84,10 @@ class GrowingSubnet(Entry):
 
 
 class SubnetLayout(Entry):
-    """Layout of a VCN's subnets: the ranges of fixed subnets, and the blocks of those that grow with the pools."""
+    """Layout of a VCN's subnets: the ranges of fixed subnets, and the blocks of those that grow with the pools. OCI
+    keeps `reserved_addresses` of each subnet; each secondary VNIC has `addresses_per_vnic` addresses for
+    `pods_per_vnic` pods.
+    """
 
     vcn_cidr: str
     vcn_prefixes: PrefixRange
@@ -282,12 +285,12 @@ IMAGES = EntryKind("images", OracleImage, key="name")
 
 @follows_project
 def image(name: str) -> OracleImage | None:
-    """Return the image with this name; None if the catalogue has none."""
+    """Return the catalogue's node image with this name; None if it has none."""
     return entries.entry(IMAGES, name)
 
 
 def image_names() -> list[str]:
-    """Return the names of all images of the catalogue, sorted."""
+    """Return the names of all node images of the catalogue, sorted."""
     return entries.names(IMAGES.folder)
 
 

@@ -306,8 +306,8 @@ class EndpointPickerVersion(Entry):
         return tuple(name.lower() for name in found)
 
     def own_config(self, asked: Mapping[str, JsonValue], servers: ReportingServers | None = None) -> PickerConfig:
-        """Return the user's own config with `apiVersion` and `kind`, and with placeholders such as `{block_size}`
-        replaced by fields of `servers`.
+        """Return the user's own config `asked` with `apiVersion` and `kind`, and with placeholders such as
+        `{block_size}` replaced by fields of `servers`.
         """
         given = asked if servers is None else _filled(dict(asked), servers)
         return {"apiVersion": self.api_versions[0], "kind": "EndpointPickerConfig", **given}
@@ -441,8 +441,8 @@ def endpoint_picker(version: str) -> EndpointPickerVersion:
 
 @follows_project
 def request_counters() -> tuple[str, ...]:
-    """Return the metric names under which endpoint pickers count requests, the newest version's first: it counts under
-    older names too.
+    """Return the metric names under which endpoint pickers count requests, the newest version's first. The newest
+    version also counts under the older names.
     """
     versions = sorted(
         entries.names(ENDPOINT_PICKERS.folder),

@@ -31,8 +31,8 @@ class All2AllBackend(Entry):
     limits: tuple[KnownLimit, ...] = ()
 
     def variables(self, rccl: Mapping[str, str], *, rdma: bool) -> dict[str, str]:
-        """Return the environment variables that servers get for the backend; `rccl` has RCCL's variables for the RDMA
-        network of their nodes.
+        """Return the environment variables that servers get for the backend; with `rdma` also those of
+        `rdma_environment`, whose values come from `rccl`: RCCL's variables for the RDMA network of the servers' nodes.
         """
         heap = {} if self.heap_variable is None else {self.heap_variable: str(self.heap_gib * BYTES_PER_GIB)}
         of_network = {name: rccl[other] for name, other in self.rdma_environment.items() if rdma and other in rccl}

@@ -225,8 +225,8 @@ def known_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
 
 
 def bound_figures(model: CatalogueModel, gpu: Gpu) -> LatencyFigures:
-    """Return the figures of ideal servers that reach their GPUs' limits, so that latencies are lower bounds. A fit to
-    measurements starts from them; they are never used as a forecast.
+    """Return the figures of ideal servers that reach their GPUs' limits. Latencies from them are lower bounds and never
+    used as a forecast; a fit to measurements starts from them.
     """
     return LatencyFigures(
         model=model.name,

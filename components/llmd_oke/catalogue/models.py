@@ -33,7 +33,9 @@ class Experts(Entry):
 
 
 class LatentAttention(Entry):
-    """Multi-head latent attention (MLA): one compressed cache instead of key and value heads."""
+    """Multi-head latent attention (MLA): one compressed cache instead of key and value heads, with `key_value_rank`
+    compressed and `rope_dim` position-dependent numbers per token and layer.
+    """
 
     key_value_rank: PositiveInt
     rope_dim: PositiveInt
@@ -100,7 +102,7 @@ class Weights(Entry):
         format: number format.
         gib: size in the memory of servers in GiB.
         stored_gib: size of the files in GiB; None if servers load all of them.
-        block_size: number of weights in a row that share a scale, of which each GPU must have whole blocks; None if
+        block_size: number of consecutive weights that share a scale, of which each GPU must have whole blocks; None if
             matrices aren't scaled by blocks.
     """
 

@@ -23,7 +23,9 @@ _Rule = TypeVar("_Rule", "Recording", "Alert")
 
 
 class MonitoringFacts(AwaitedDefinitions):
-    """Settings of `values/monitoring/prometheus.yaml`. `url` is that of the Prometheus if the stack file has none."""
+    """Settings of the objects for a Prometheus Operator (`values/monitoring/prometheus.yaml`). `url` is the address of
+    Prometheus if the stack file has none.
+    """
 
     definitions: CrdFiles
     url: str

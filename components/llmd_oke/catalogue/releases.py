@@ -195,8 +195,8 @@ class BlockSize(Entry):
 
 
 class KvEvents(Entry):
-    """Arguments and port for the KV cache events that a server publishes, and the arguments by which the server also
-    tokenizes prompts on request.
+    """Port of the KV cache events that a server publishes, and the additional `arguments` by which it also tokenizes
+    prompts on request.
     """
 
     port: int

@@ -17,8 +17,8 @@ class CacheRequests(Entry):
 
 
 class FileStorageDriver(Entry):
-    """CSI driver for File Storage volumes; `smallest_claim_gib` is the size of claims, as the file system grows by
-    itself.
+    """CSI driver for File Storage volumes; `smallest_claim_gib` is the size in GiB of claims for which the stack file
+    sets none, as the file system grows by itself.
     """
 
     driver: str
@@ -75,8 +75,9 @@ class ScalingRate(Entry):
 class ScalingFacts(AwaitedDefinitions):
     """Settings of a KEDA ScaledObject that don't come from the stack file.
 
-    `queries` maps each threshold's name to PromQL, with `<selector>` as placeholder for the pods' selector. From a
-    prefill-to-decode ratio at the limits that is `ratio_factor` times the topology's on, advice is given.
+    `queries` maps each threshold's name to PromQL, with `<selector>` as placeholder for the pods' selector. Advice is
+    given if the ratio of prefill to decode servers at their minimum or maximum differs from the topology's by more than
+    the factor `ratio_factor`.
     """
 
     definitions: CrdFiles
@@ -201,9 +202,9 @@ class GatewayProvider(Entry):
         controller: name of the controller.
         inference_pools: description of what the implementation needs to support InferencePools.
         pools_per_route: maximum number of InferencePools per route; None for no limit.
-        service: Service of a Gateway's pods; None if its name is unknown before the Gateway exists.
-        created_service: Service of a Gateway with `parameters`.
-        namespace: namespace of Service and pods; None for the Gateway's own.
+        service: name of the Service of a Gateway's pods; None if it is unknown before the Gateway exists.
+        created_service: name of the Service of a Gateway with `parameters`.
+        namespace: namespace of the Service and the pods; None for the Gateway's own.
         pod_labels: labels of the Gateway's pods.
         gateway_annotations: annotations of the Gateway.
         parameters: object that a Gateway references in `infrastructure` to configure its Service; None if annotations

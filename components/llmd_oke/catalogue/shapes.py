@@ -44,7 +44,7 @@ class DenseTflops(Entry):
 
 
 class OtherNode(Entry):
-    """Node with a GPU that has no shape in the catalogue; the price is None if OCI's public list has none."""
+    """Node with a GPU for which the catalogue has no shape; the price is None if OCI's public list has none."""
 
     gpus: PositiveInt
     port_gbit_per_s: PositiveFloat

@@ -139,8 +139,8 @@ class TransformerConfig(StoredConfig):
 
     @cached_property
     def windowed_layers(self) -> frozenset[int]:
-        """Indices of the layers with a sliding window: as config.json lists them, all but each nth, or those from
-        `max_window_layers`.
+        """Indices of the layers with a sliding window. By the keys that config.json has, these are listed layers, all
+        layers but every nth, or the layers from `max_window_layers` on.
         """
         layers = range(self.num_hidden_layers)
         if not self.sliding_window or not self.use_sliding_window:

@@ -20,7 +20,7 @@ class NumberFormat:
     Attributes:
         name: name of the format.
         bits: bits per weight, including the weight's share of scales.
-        block: number of weights in a row that share a scale; None if a matrix isn't scaled by blocks.
+        block: number of consecutive weights that share a scale; None if a matrix isn't scaled by blocks.
     """
 
     name: str
