@@ -95,7 +95,7 @@ def scale(
     project: options.Project = options.HERE,
     yes: options.Yes = False,
 ) -> None:
-    """Change the size of a pool of GPU nodes without an update; with 0 the pool costs nothing while it can't be used.
+    """Change the size of a pool of GPU nodes without an update; with 0 the pool costs nothing and can't be used.
 
     The next `up` restores the size in the stack file, except for pools that the cluster autoscaler sizes.
     """
