@@ -174,7 +174,8 @@ class KeyExplanation:
     """Meaning of a key of the stack file, its value, and what changes in the rendered objects with another value.
 
     `other` is the value that was tried; where it is None, `why` says why none could be tried. With `on_more_nodes` both
-    values were tried on twice the stack's GPU nodes. `inner` are the keys of an object.
+    values were tried on twice the stack's GPU nodes. `inner` are the keys of an object. `figures` are the plan's
+    figures that differ, with their values before and after.
     """
 
     key: StackKey
