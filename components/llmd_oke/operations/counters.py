@@ -263,7 +263,8 @@ def remote_prefill(before: Snapshot, after: Snapshot, evidence: EvidenceSettings
     """Return the share (0 to 1) of uncached prompts that prefill servers computed between two snapshots; None if
     unknown.
 
-    Requests count that got their first token in between; requests that ended in between may have been prefilled before.
+    Only requests that got their first token in between are counted, because requests that ended in between may have
+    been prefilled before.
     """
     whole = window(before, after, 0.0)
     requests, tokens = whole.of("decode", f"{TTFT} count"), whole.of("decode", PREFILLED)

@@ -175,7 +175,7 @@ def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: EvalOptions, 
 
 
 def evaluation_place(plan: Plan, job: str) -> JobSettings:
-    """Return the settings of the Job of a published evaluation, with a Python image."""
+    """Return the settings of the Job of a published evaluation; its image has Python alone."""
     return replace(place_of(plan, job), image=job_images().python)
 
 

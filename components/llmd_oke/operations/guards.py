@@ -71,7 +71,9 @@ class Displacement:
 
 
 def losses(preview: Preview) -> list[ResourceChange]:
-    """Return the guarded or protected resources that an update would delete or replace, each once."""
+    """Return the resources that an update would delete or replace and that are protected or of a type in `GUARDED`,
+    each once.
+    """
     lost: dict[str, ResourceChange] = {}
     for change in preview.changes:
         if change.deletes and (change.type in GUARDED or change.protected):

@@ -95,8 +95,8 @@ def latency_limits(ttft_ms: float | None, itl_ms: float | None) -> Iterator[Assu
 
 
 def limits(max_num_seqs: int, min_remote_prefill_share: float | None) -> Iterator[Assumption]:
-    """Yield the limits beyond which forecasts don't hold: running and waiting requests, KV cache, preemptions, and,
-    unless it is None, the least share of remote prefill.
+    """Yield the limits beyond which forecasts don't hold: running and waiting requests, KV cache, preemptions, and the
+    least share of remote prefill, unless `min_remote_prefill_share` is None.
     """
     most = tolerances()
     yield Assumption(MAX_RUNNING, AssumptionKind.LIMIT, max_num_seqs, "limit", "below")

@@ -252,7 +252,8 @@ def registry_news(
     project: Path, progress: Progress, *, take_moved: bool = False, with_sizes: bool = True
 ) -> RegistryNews:
     """Query the registries of all images in a project's own lock; in the kit's lock if there is no project, or if it is
-    a checkout of the kit. Without sizes few requests count as pulls.
+    a checkout of the kit. With `take_moved`, the new digest of a moved tag replaces the lock's. Without sizes few
+    requests count as pulls.
 
     Raises:
         InvalidStack: the project's own entries are wrong.

@@ -36,7 +36,7 @@ class Restoration:
     """Comparison of an archive with the backend and the project, from which a stack's state can be restored.
 
     `present` is the backend's state, None without such a stack; `lost` are the pending operations of both states, which
-    Pulumi doesn't import.
+    Pulumi doesn't import. `writes_stack_file` tells whether a restoration replaces the stack file.
     """
 
     archive: StateArchive

@@ -61,7 +61,7 @@ class TerraformCluster:
 
     `control_plane_cidrs` are the addresses of its API endpoint's subnet, empty if the state doesn't have that subnet.
     `has_virtual_functions` tells whether pods get virtual functions of the RDMA network. `pools` have GPUs and a shape
-    of the catalogue; `others` are pools without.
+    of the catalogue; `others` are the names of pools without.
     """
 
     identifier: str
