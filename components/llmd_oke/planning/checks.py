@@ -92,7 +92,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
 
 
 def layer_problems(config: StackConfig) -> Iterator[Problem]:
-    """Yield a problem for stack-file keys that the stack's `layer` doesn't use or lacks."""
+    """Yield a problem for each key of the stack file that the stack's `layer` doesn't use, or needs and lacks."""
     cluster = config.cluster
     if config.layer == "serving":
         if isinstance(cluster, CreateCluster):

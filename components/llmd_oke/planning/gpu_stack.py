@@ -25,7 +25,9 @@ FOR_CREATED_CLUSTERS: GpuStack = "helm-operator"
 
 
 def gpu_stack(config: StackConfig) -> GpuStackPlan:
-    """Return the GPU stack for a stack's choices of `gpuStack` and `rdma`; an empty one for an existing cluster."""
+    """Return the GPU stack (operators, add-ons, labels and taints) for a stack's choices of `gpuStack` and `rdma`; an
+    empty one for an existing cluster.
+    """
     kind = gpu_stack_kind(config)
     if kind == PRESENT:
         return GpuStackPlan(kind)

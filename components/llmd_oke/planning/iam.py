@@ -30,8 +30,8 @@ class Variables:
 
 
 def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
-    """Return the keys of the IAM permissions that a stack's settings need, by phase; none if an administrator grants
-    them.
+    """Return the keys of the IAM permissions that a stack's settings need, before its cluster and before its pools;
+    none if an administrator grants them.
     """
     if not cluster.iam.create:
         return IamNeeds((), ())

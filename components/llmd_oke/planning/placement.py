@@ -186,8 +186,8 @@ def room_beside(nodes: Sequence[PlacedNode]) -> bool:
 
 
 def rollout(replicas: int, room: int) -> Rollout:
-    """Return the rolling update of a Deployment with at most as many surge pods as have room; without room, pods are
-    replaced one at a time, the old one first.
+    """Return the rolling update of a Deployment with at most `room` surge pods. If `room` is 0, pods are replaced one
+    at a time, the old one first.
     """
     surge = min(replicas, room)
     return Rollout(max_surge=surge, max_unavailable=0) if surge else Rollout(max_surge=0, max_unavailable=1)

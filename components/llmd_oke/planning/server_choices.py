@@ -47,8 +47,9 @@ class ServerChoices:
 
 
 def divided_spreads(model: CatalogueModel, node_gpus: int, most_gpus: int) -> Iterator[Parallelism]:
-    """Yield the parallelisms by which a model's heads, experts and blocks of weights are divisible: over 1, 2, 4 and so
-    on of a node's GPUs, or over whole nodes. For dense models they use tensor parallelism only.
+    """Yield the parallelisms of at most `most_gpus` GPUs by which a model's heads, experts and blocks of weights are
+    divisible: over 1, 2, 4 and so on of a node's GPUs, or over whole nodes. For dense models they use tensor
+    parallelism only.
     """
     powers = [1 << power for power in range(node_gpus.bit_length())]
     inside = [gpus for gpus in powers if gpus <= most_gpus]
@@ -75,9 +76,9 @@ def _experts_allow(model: CatalogueModel, spread: Parallelism) -> bool:
 
 
 def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, utilization: float) -> ServerChoices:
-    """Return the parallelisms that a model's heads, experts and memory permit, independently of any stack file. A
-    prefill server is paired with decode servers of at least its tensor parallel size, or of any size if the model has
-    latent attention.
+    """Return the parallelisms of at most `most_gpus` GPUs that a model's heads, experts and memory permit,
+    independently of any stack file. A prefill server is paired with decode servers of at least its tensor parallel
+    size, or of any size if the model has latent attention.
     """
     spreads = tuple(divided_spreads(model, node.gpus, most_gpus))
     latent = model.architecture.latent_attention is not None
@@ -93,8 +94,9 @@ def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, 
 
 
 def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
-    """Return the parallelisms with which planning accepts the servers of `models[index]` of a stack instead of its
-    present ones, all other keys unchanged. For a model with scaling, servers that span nodes are excluded.
+    """Return the parallelisms of at most `most_gpus` GPUs with which planning accepts the servers of `models[index]` of
+    a stack instead of its present ones, all other keys unchanged. For a model with scaling, servers that span nodes are
+    excluded.
     """
     context = checks.model_contexts(plan.config)[index]
     spreads = list(divided_spreads(context.facts, context.shape.gpus, most_gpus))
