@@ -165,8 +165,8 @@ def protection(resource: PolicyResource, organisation: Organisation) -> Iterator
 
 
 def regions(resource: PolicyResource, organisation: Organisation) -> Iterator[Violation]:
-    """Find providers for other regions than the allowed ones. Rights are made in the tenancy's home region alone, by a
-    provider `…-home`, whichever that is.
+    """Find providers for other regions than the allowed ones. Providers `…-home` are accepted with any region: rights
+    can be created in the tenancy's home region only.
     """
     region = resource.properties.get("region")
     if resource.type != PROVIDER or resource.name.endswith("-home") or not isinstance(region, str):
@@ -202,7 +202,7 @@ def image_digests(resource: PolicyResource, organisation: Organisation) -> Itera
 def monthly_cost(
     resources: Sequence[PolicyResource], organisation: Organisation, facts: StackFacts | None
 ) -> Iterator[Violation]:
-    """Find a stack that costs more in a month, at list price, than the bound."""
+    """Find a stack that costs more in a month, at list price, than the organisation allows."""
     del resources
     most = organisation.monthly_usd
     if most is None or facts is None:
