@@ -117,8 +117,8 @@ def cleaning_filter(*more: str, kept: Sequence[str] = ()) -> Config:
 
 
 def choosing_filters(longest: LongestSequences, salting: Config | None = None) -> list[Config]:
-    """Return the filters that check requests whose headers are already cleaned, store the body's `model` as dynamic
-    metadata, and have Envoy choose the route again.
+    """Return the Envoy filters that check requests whose headers are already cleaned, store the body's `model` as
+    dynamic metadata, and have Envoy choose the route again.
 
     Args:
         longest: length in tokens that counts for a sequence whose request doesn't limit it.

@@ -37,7 +37,9 @@ def mounts(key: str) -> list[VolumeMount]:
 
 
 def volumes(place: ModelCacheMountArgs) -> list[Volume]:
-    """Return the volumes of a server's pod: the stack's directory on the node, and the program's ConfigMap."""
+    """Return the volumes of a server's pod for compiled code: the stack's directory on the node, and the ConfigMap of
+    the program that manages it.
+    """
     folder: Volume = {
         "name": VOLUME,
         "hostPath": {"path": place.get("compiled_path") or "", "type": "DirectoryOrCreate"},

@@ -162,7 +162,9 @@ def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> Ma
 
 
 def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[Manifest]:
-    """Return the other objects that the pods of a load need: account and ConfigMap, owned by the Job."""
+    """Return the other objects that the pods of a load need: account and ConfigMap, owned by the Job with the UID
+    `uid`.
+    """
     parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MAX_CHUNKS)]
     ready = [request.ready_name(pod) for pod in range(request.parallelism)]
     return [
@@ -217,7 +219,7 @@ def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_
 
 def tool_objects(settings: JobSettings, config: str, uid: str) -> list[Manifest]:
     """Return the other objects that the pod of a tool needs: its account, its configuration, and the program that
-    publishes its files.
+    publishes its files. The Job with the UID `uid` owns them.
     """
     parts = [f"{settings.job}-0-{chunk}" for chunk in range(MAX_CHUNKS)]
     return [
@@ -228,7 +230,7 @@ def tool_objects(settings: JobSettings, config: str, uid: str) -> list[Manifest]
 
 
 def start_config_map(settings: JobSettings, request: LoadRequest, uid: str) -> Manifest:
-    """Return the ConfigMap whose creation starts the load."""
+    """Return the ConfigMap whose creation starts the load; the Job with the UID `uid` owns it."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned(settings, request.start_name, uid)}
 
 
@@ -292,7 +294,9 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
 
 
 def evaluation_objects(settings: JobSettings, evaluation: Evaluation, uid: str) -> list[Manifest]:
-    """Return the ConfigMap with the program and the lock file from which the evaluation's package is installed."""
+    """Return the ConfigMap with the program and the lock file from which the evaluation's package is installed; the Job
+    with the UID `uid` owns it.
+    """
     files = {PROGRAM_FILE: inspect.getsource(package_job), REQUIREMENTS_FILE: requirements(evaluation.package)}
     return [config_map(settings, uid, "program", files, {})]
 

@@ -245,7 +245,7 @@ def _policy(name: str, kind: str, **settings: object) -> Config:
 
 
 def ready_listener() -> Config:
-    """Return the listener for readiness and Envoy's metrics."""
+    """Return Envoy's listener for readiness probes and metrics."""
     host: Config = {
         "name": "metrics",
         "domains": ["*"],
@@ -300,7 +300,7 @@ def _listener(name: str, port: int, manager: Config) -> Config:
 
 
 def router_filter() -> Config:
-    """Return the filter that forwards requests to the upstream, which must be the last filter."""
+    """Return the Envoy filter that forwards requests to the upstream; it must be the last filter."""
     return envoy.http_filter("router", "router", "Router", suppress_envoy_headers=True)
 
 

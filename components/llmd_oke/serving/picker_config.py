@@ -96,9 +96,7 @@ class RouterArgs(TypedDict):
     """Model whose servers publish KV cache events (`kv_events` of their unit), for the profile precise-prefix, or for a
     `config` with the placeholders `{model}`, `{block_size}`, `{events_port}` and `{render_url}`."""
     flow_control: NotRequired[FlowControlArgs | None]
-    """Flow control, added to the configuration that is made from `profile` and `decider`; none if left out.
-
-    """
+    """Flow control, added to the configuration that is made from `profile` and `decider`; none if left out."""
     priorities: NotRequired[list[int] | None]
     """Priorities other than 0 that a front door sends in a header, each of which gets an InferenceObjective; none if
     left out."""

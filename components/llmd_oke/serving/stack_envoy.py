@@ -175,8 +175,8 @@ def bootstrap(settings: EnvoySettings) -> str:
 
 
 def clusters(models: Sequence[ServedModel], concurrent_requests: Mapping[str, int] | None = None) -> str:
-    """Return the file with Envoy's clusters: the units of each served name, and the units of each model's entry, with
-    their weights.
+    """Return the content of the file with Envoy's clusters: the units of each served name, and the units of each
+    model's entry, with their weights.
 
     Clients with a limit of concurrent requests have one additional cluster for each served name, which counts their
     requests. Requests by the body's `model` and requests by an entry's path or host use different subsets of its units.
@@ -213,15 +213,17 @@ def _in_subsets(entries: Sequence[ServedModel], named: Sequence[Upstream]) -> li
 
 
 def salts(models: Sequence[ServedModel], secret: str) -> str:
-    """Return the file with the filter that checks bodies and adds each client's `cache_salt`, made from `secret` and
-    the client's name.
+    """Return the content of the file with the Envoy filter that checks bodies and adds each client's `cache_salt`, made
+    from `secret` and the client's name.
     """
     salting = client_requests.salting_filter(_longest(models), secret)
     return envoy.resources_file([envoy.extension(salting["typed_config"], salting["name"])])
 
 
 def certificate() -> str:
-    """Return the file with the paths of the certificate and its key, which Envoy reads again when they change."""
+    """Return the content of the file with the paths of the certificate and its key, which Envoy reads again when they
+    change.
+    """
     files = {
         "certificate_chain": {"filename": f"{CERTIFICATE_FOLDER}/tls.crt"},
         "private_key": {"filename": f"{CERTIFICATE_FOLDER}/tls.key"},

@@ -432,7 +432,7 @@ def _mounts(spec: ServerSpec) -> list[VolumeMount]:
 
 
 def pod_volumes(spec: ServerSpec) -> list[Volume]:
-    """Return the volumes that the container mounts."""
+    """Return the volumes that the container `vllm` mounts."""
     return [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_memory_gib(spec)}Gi"}},
         cache_volume(spec.cache),
