@@ -36,8 +36,8 @@ that isn't an OCI instance."""
 
 @dataclass(frozen=True)
 class PrincipalSigner:
-    """Signer of OCI requests by a signer of OCI's SDK, whose function `sign` adds headers to a request object in place.
-    `failure` and `remedy` are the message and the advice of the error for a signer that gets no token.
+    """Signer of OCI requests by a principal. `sign`, a signer of OCI's SDK, adds headers to a request object in place;
+    `failure` and `remedy` are the message and the advice of the error if it gets no token.
     """
 
     sign: Callable[[Any], object] = field(repr=False)
