@@ -14,9 +14,9 @@ from llmd_oke.values import Entry, required_entry
 
 class Conditions(Entry):
     """Settings and versions on which the latencies of one role's servers depend; None where unknown. `release` is a
-    release of the catalogue: vLLM of later ones transfers a KV cache in fewer pieces. `draft_tokens` is the number of
-    tokens drafted for each sequence in a step, `accepted_share` the share of them (0 to 1) that is accepted; both are
-    None without speculative decoding, `accepted_share` also if it is unknown.
+    release of the catalogue; it counts because the vLLM of later releases transfers a KV cache in fewer pieces.
+    `draft_tokens` is the number of tokens drafted for each sequence in a step, `accepted_share` the share of them (0 to
+    1) that is accepted; both are None without speculative decoding, `accepted_share` also if it is unknown.
     """
 
     image: str | None = None

@@ -37,7 +37,7 @@ _MODELOPT: Mapping[str | None, NumberFormat] = {"FP8": NumberFormat("fp8", 8), "
 
 def number_format(quantization: QuantizationConfig | None) -> NumberFormat | Problem:
     """Return the number format of weights, or a Problem if it is unknown. Scales per tensor or channel are ignored, as
-    they are less than a thousandth; scales per block or group are counted.
+    they are less than a thousandth of the weights' size; scales per block or group are counted.
     """
     if quantization is None:
         return UNQUANTIZED
