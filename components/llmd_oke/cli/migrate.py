@@ -93,7 +93,7 @@ def migration(path: Path) -> Migration:
     the result.
 
     Raises:
-        KitError: the file is not YAML, or its anchors stand in the way.
+        KitError: the file is not YAML, or deprecated keys inside its anchors can't be replaced.
         InvalidStack: deprecated keys need a person's decision; contains all problems, with lines.
     """
     content = yaml_files.read(path)
