@@ -137,7 +137,7 @@ class EngineSettings(Entry):
 
 @cache
 def engine_settings() -> EngineSettings:
-    """Return the table of engine settings."""
+    """Return the table of vLLM's settings, with the flags that users may not pass."""
     return required_entry("vllm", "engine-settings", EngineSettings)
 
 
