@@ -124,7 +124,7 @@ class FrontDoorPlan:
         priorities: priorities by client.
         cache_isolation: isolation of prefix caches between clients.
         models: models behind the front door.
-        weights: percentages by name of the unit; units of models without weights are missing.
+        weights: percentages of requests by name of the unit; units of models without weights are missing.
         load_balancer: OCI load balancer.
     """
 
