@@ -121,7 +121,7 @@ def read_choices(
         name: path of the file in the project.
         kind: type of the file's content.
         verdict: beginning of the error for a wrong file.
-        problems_of: finds what is wrong in content of the right shape.
+        problems_of: finds further problems in content that has the file's format.
 
     Raises:
         KitError: the file can't be read, or is not YAML.
