@@ -124,9 +124,9 @@ def servers_rules(
 
     Prefill and decode servers of one unit exchange KV cache on ports that aren't known in advance (UCX chooses free
     ones), so that all ports are open to the other role, and with `over_nodes` among the pods of the same role, whose
-    ranks choose ports too. Requests come from the unit's router or a Gateway's pods, and from the pods of `readers`,
-    since metrics have the same port. Servers without a router accept requests from any pod, or only from the front door
-    if clients authenticate there. KV cache events are for the unit's router only.
+    ranks choose ports too. Requests come from the unit's router or a Gateway's pods, and from those that read metrics
+    (`readers`), since metrics have the same port. Servers without a router accept requests from any pod, or only from
+    the front door if clients authenticate there. KV cache events are for the unit's router only.
     """
     requests: Rule = {"ports": tcp_ports(SERVER_PORT, BEHIND_SIDECAR_PORT)}
     if routed:
