@@ -8,7 +8,6 @@ from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 from llmd_base.row import Basis
 from llmd_bench.run_context import VARIABLE, RunContext
@@ -375,8 +374,6 @@ def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[Pr
     kubeconfig = ("--kubeconfig", str(state / "kubeconfig.yaml"))
     operator = (sys.executable, "-m", "llmd_rehearsal.prometheus_operator", *kubeconfig, "--folder", str(folder))
     operator += ("--faults", str(state / OCI_FAULTS_FILE))
-    name, namespace, *_ = str(urlsplit(monitoring().url).hostname).split(".")
-    operator += ("--service", namespace, name, control_plane.NODE_ADDRESS)
     interval = ("--interval", f"{time.scrape_interval_s:g}") if time else ()
     ready = HttpReady(f"{prometheus_operator.PROMETHEUS_URL}/-/ready")
     environment = {"GOMAXPROCS": "1", "GOMEMLIMIT": "200MiB"}

@@ -25,7 +25,6 @@ from typing import Any
 import httpx2
 import yaml
 from lightkube import generic_resource
-from lightkube.codecs import from_dict
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.client import Client
 from lightkube.core.exceptions import ApiError
@@ -50,7 +49,6 @@ _DURATION = re.compile(r"(?<=\[)(?P<number>[0-9]+)(?P<unit>[smh])(?=\])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600}
 _POLL_S = 1.0
 _TIMEOUT_S = 5.0
-_NOT_FOUND, _CONFLICT = 404, 409
 _GROUP, _VERSION = "monitoring.coreos.com", "v1"
 _KINDS = {"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
 _GPU = "amd.com/gpu"
@@ -275,25 +273,6 @@ def _objects(client: Client, kind: str) -> list[Tree]:
     return [item.to_dict() for item in client.list(resource, namespace="*")]
 
 
-def _serve(client: Client, place: tuple[str, str], address: str) -> None:
-    """Make the Service of Prometheus (namespace and name) as the operator does, once the namespace is there; without a
-    pod, it leads to an address.
-    """
-    namespace, name = place
-    metadata = {"name": name, "namespace": namespace}
-    ports = [{"name": "http-web", "port": PROMETHEUS_PORT}]
-    parts = {
-        "Service": {"spec": {"clusterIP": "None", "ports": ports}},
-        "Endpoints": {"subsets": [{"addresses": [{"ip": address}], "ports": ports}]},
-    }
-    try:
-        for kind, content in parts.items():
-            client.create(from_dict({"apiVersion": "v1", "kind": kind, "metadata": metadata, **content}))
-    except ApiError as error:
-        if error.status.code not in {_NOT_FOUND, _CONFLICT}:
-            raise
-
-
 def _once(client: Client, folder: Path, kubeconfig: Path, faults: Faults, interval_s: float) -> None:
     nodes = dict(_nodes(client.list(Node), faults))
     restarts = [
@@ -321,7 +300,6 @@ def main() -> int:
     parser.add_argument("--kubeconfig", type=Path, required=True, help="of the local cluster")
     parser.add_argument("--folder", type=Path, required=True, help="where Prometheus reads its files")
     parser.add_argument("--faults", type=Path, required=True, help="which nodes have a fault; need not be there")
-    parser.add_argument("--service", nargs=3, help="namespace, name and address of Prometheus' Service")
     parser.add_argument("--interval", type=float, default=INTERVAL_S, help="seconds between two scrapes")
     arguments = parser.parse_args()
     faults = Faults(arguments.faults)
@@ -331,9 +309,6 @@ def main() -> int:
     while True:
         try:
             _once(client, arguments.folder, arguments.kubeconfig, faults, arguments.interval)
-            if arguments.service:
-                namespace, name, address = arguments.service
-                _serve(client, (namespace, name), address)
         except (ApiError, httpx2.HTTPError, OSError, OperationRefusal) as error:
             sys.stderr.write(f"{json.dumps(str(error))}\n")
         time.sleep(_POLL_S)
