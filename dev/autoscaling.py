@@ -436,8 +436,13 @@ def main() -> None:
             options.time_scale,
             PlainProgress(sys.stderr),
         )
+        runs: dict[str, list[SizingRun]] = {}
         try:
-            runs = {profile.name: _compared(benchmark, profile, scene) for profile in profiles}
+            for profile in profiles:
+                benchmark.deploy(scaled=False)
+                fixed = benchmark.run(profile, "fixed")
+                benchmark.deploy(scaled=True)
+                runs[profile.name] = [fixed, benchmark.run(profile, "scaled"), oracle_run(profile, scene)]
         except KitError as error:
             sys.exit(f"error {error}")
         finally:
@@ -449,13 +454,6 @@ def main() -> None:
             (options.plots / f"autoscaling-{profile.name}.svg").write_text(plot(profile, runs[profile.name]))
     outcomes = [run.outcome for name in names for run in runs[name]]
     print(json.dumps([asdict(item) for item in outcomes], indent=2) if options.json else table(outcomes))
-
-
-def _compared(benchmark: AutoscalingBenchmark, profile: RateProfile, scene: Scene) -> list[SizingRun]:
-    benchmark.deploy(scaled=False)
-    fixed = benchmark.run(profile, "fixed")
-    benchmark.deploy(scaled=True)
-    return [fixed, benchmark.run(profile, "scaled"), oracle_run(profile, scene)]
 
 
 if __name__ == "__main__":

@@ -110,7 +110,9 @@ class _Client(asyncio.Protocol):
             return
         self._rest = b""
         if not head.startswith(b"POST"):
-            self._answer(_MODELS)
+            if self._transport:
+                head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_MODELS)
+                self._transport.write(head + _MODELS)
             return
         now_s = perf_counter()
         self._log.arrivals_s.append(now_s)
@@ -138,11 +140,6 @@ class _Client(asyncio.Protocol):
         if self._left:
             self._due_s += ITL_S
             self._clock.call_at(self._due_s, self)
-
-    def _answer(self, body: bytes) -> None:
-        if self._transport:
-            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-            self._transport.write(head + body)
 
 
 def _length(head: bytes) -> int:

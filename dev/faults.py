@@ -134,6 +134,13 @@ class FaultOutcome:
     longest_gap_s: float | None = None
     """Longest time in seconds under load between two completed answers."""
 
+    def __str__(self) -> str:
+        """Return one line of progress."""
+        named = zip(HEADINGS[3:], _cells(self)[3:], strict=True)
+        facts = ", ".join(f"{heading} {cell}" for heading, cell in named if cell != "-")
+        left = [f"; {self.failure}" if self.failure else "", *(f"; left: {name}" for name in self.orphans)]
+        return f"{self.fault} during {self.during}: {self.outcome}, {facts}{''.join(left)}"
+
     @property
     def recovered(self) -> bool:
         """True if the stack needs no manual repair after the fault, and no error was a traceback."""
@@ -391,7 +398,14 @@ def measure(source: Path, stack: str, choice: FaultSettings, progress: Progress)
     chance = random.Random(choice.seed)  # noqa: S311  # moments, no secrets
     if set(choice.families) - {"oci", "disk"}:
         with _rehearsed(source, stack, _without_smoke, progress) as rehearsed:
-            yield from _outcomes(Bench(rehearsed, chance, progress, choice.usual_s), choice)
+            bench = Bench(rehearsed, chance, progress, choice.usual_s)
+            if "engine" in choice.families:
+                yield from bench.engine_kills(choice.kills)
+            if "control-plane" in choice.families:
+                yield from bench.control_plane_kills(choice.restarts)
+            for family in VICTIMS_OF:
+                if family in choice.families:
+                    yield from bench.losses(family)
     if "oci" in choice.families:
         with _rehearsed(source, stack, lambda content: {"release": content["release"], **CREATED}, progress) as created:
             yield from Bench(created, chance, progress).oci_faults()
@@ -410,16 +424,6 @@ def _rehearsed(source: Path, stack: str, change: Change, progress: Progress) -> 
             yield RehearsedStack(project, rehearsal.prepare(project.folder, stack, settings, progress))
         finally:
             rehearsal.down(project.folder, stack)
-
-
-def _outcomes(bench: Bench, choice: FaultSettings) -> Iterator[FaultOutcome]:
-    if "engine" in choice.families:
-        yield from bench.engine_kills(choice.kills)
-    if "control-plane" in choice.families:
-        yield from bench.control_plane_kills(choice.restarts)
-    for family in VICTIMS_OF:
-        if family in choice.families:
-            yield from bench.losses(family)
 
 
 def _without_smoke(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -444,14 +448,6 @@ def _cells(outcome: FaultOutcome) -> tuple[str, ...]:
     usual = "-" if outcome.undisturbed_s is None else f"{outcome.undisturbed_s:.1f}"
     left = (str(len(outcome.orphans)), str(len(outcome.missing))) if outcome.lost is None else ("-", "-")
     return outcome.fault, outcome.during, outcome.outcome, *left, lost, f"{outcome.recovery_s:.1f}", usual
-
-
-def _row(outcome: FaultOutcome) -> str:
-    """Return one line of progress."""
-    named = zip(HEADINGS[3:], _cells(outcome)[3:], strict=True)
-    facts = ", ".join(f"{heading} {cell}" for heading, cell in named if cell != "-")
-    left = [f"; {outcome.failure}" if outcome.failure else "", *(f"; left: {name}" for name in outcome.orphans)]
-    return f"{outcome.fault} during {outcome.during}: {outcome.outcome}, {facts}{''.join(left)}"
 
 
 def table(outcomes: list[FaultOutcome]) -> str:
@@ -511,7 +507,7 @@ def main() -> None:
     try:
         for outcome in measure(options.project, options.stack, choice, progress):
             outcomes.append(outcome)
-            progress.step(f"{len(outcomes)}: {_row(outcome)}")
+            progress.step(f"{len(outcomes)}: {outcome}")
     except KitError as error:
         print(table(outcomes), f"error {error}", sep="\n", file=sys.stderr)
         sys.exit(1)

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import httpx2
 from attacks import ATTACKS, OF_TOKENS, AttackTarget
@@ -358,26 +358,22 @@ def main() -> None:
         parser.error(f"--only: there is no {unknown[0]}; there are {', '.join(ATTACKS)}")
     if not 1 <= options.seconds <= 300:
         parser.error("--seconds: between 1 and 300")
-    program: Path = options.inside or _enter(sys.argv[1:])
+    if options.inside is None:  # run again in new namespaces
+        envoy = locate("envoy")
+        if envoy is None:
+            sys.exit("error there is no Envoy: `llmd-oke rehearse programs` gets it")
+        argv = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--inside", str(envoy.path)]
+        created = namespaces.create_command(argv, user_namespace=os.geteuid() != 0)
+        sys.exit(subprocess.run(created, check=False).returncode)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=30)
     subprocess.run(["mount", "-t", "proc", "proc", "/proc"], check=True, timeout=30)
     try:
-        outcomes = asyncio.run(_outcomes(program, options.only, options.seconds, PlainProgress()))
+        outcomes = asyncio.run(_outcomes(options.inside, options.only, options.seconds, PlainProgress()))
     except KitError as error:
         sys.exit(f"error {error}")
     document: list[dict[str, Any]] = [{**asdict(outcome), "held": outcome.held} for outcome in outcomes]
     print(json.dumps(document, indent=1) if options.json else _table(outcomes))
     sys.exit(not all(outcome.held for outcome in outcomes))
-
-
-def _enter(arguments: Sequence[str]) -> NoReturn:
-    """Run this program again in new namespaces, and exit with its exit code."""
-    envoy = locate("envoy")
-    if envoy is None:
-        sys.exit("error there is no Envoy: `llmd-oke rehearse programs` gets it")
-    argv = [sys.executable, str(Path(__file__).resolve()), *arguments, "--inside", str(envoy.path)]
-    done = subprocess.run(namespaces.create_command(argv, user_namespace=os.geteuid() != 0), check=False)
-    sys.exit(done.returncode)
 
 
 if __name__ == "__main__":

@@ -308,14 +308,6 @@ def _deviation_ms(arrivals_s: Sequence[float], requests_per_s: float) -> float:
     return 1000 * percentile(sorted(abs(offset_s - start_s) for offset_s in offsets_s), 99)
 
 
-def best_of(tool: Tool, requests_per_s: float, duration_s: float, runs: int) -> Measurement:
-    """Run a load generator `runs` times, and return the measurement with the smallest mean error, which other work on
-    the machine disturbed least.
-    """
-    measurements = [measure(tool, requests_per_s, duration_s) for _ in range(runs)]
-    return min(measurements, key=lambda measurement: abs(measurement.mean_error_ms))
-
-
 _COLUMNS = (
     "tool",
     "req/s",
@@ -377,9 +369,11 @@ def main(
                 continue
             errors.print(f"{tool.name} at {rate:g} requests/s")
             try:
-                measurements.append(best_of(tool, rate, duration, runs))
+                every = [measure(tool, rate, duration) for _ in range(runs)]
             except KitError as error:
                 errors.print(f"  failed: {error}", markup=False)
+                continue
+            measurements.append(min(every, key=lambda measurement: abs(measurement.mean_error_ms)))
     if as_json:
         print(
             json.dumps(

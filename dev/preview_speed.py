@@ -13,8 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -182,14 +181,6 @@ def same_project(source: Path, stack: str, folder: Path) -> BenchProject:
     return with_change(source, stack, folder, lambda config: config)
 
 
-def recording_project(source: Path, stack: str, folder: Path) -> BenchProject:
-    """Create a copy of the stack's project whose program records the resources that it declares."""
-    program = _RECORDING_PROGRAM + (source / "__main__.py").read_text()
-    project = project_copy(source, folder, stack, program)
-    project.write_stack(read(source, stack))
-    return project
-
-
 def plain_project(source: Path, stack: str, folder: Path) -> BenchProject:
     """Create a copy of the project with the plain program in place of the stack's program."""
     project = project_copy(source, folder, stack, _PLAIN_PROGRAM)
@@ -235,18 +226,15 @@ def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress
     """
     with tempfile.TemporaryDirectory(prefix="llmd-oke-preview-") as temporary:
         folder = Path(temporary)
-        with _local_cluster(same_project(project, stack, folder / "cluster"), progress) as prepared:
+        rehearsed = same_project(project, stack, folder / "cluster")
+        try:
+            settings = RehearsalSettings(plugin=PluginChoice.STAND_IN)
+            prepared = rehearsal.prepare(rehearsed.folder, rehearsed.stack, settings, progress)
             bench = _Bench(project, stack, folder, prepared, progress)
             timings = bench.beside_plain(runs)
             return Result(*timings, bench.growing(runs, sizes, timings[0].resources))
-
-
-@contextmanager
-def _local_cluster(of: BenchProject, progress: Progress) -> Generator[Prepared]:
-    try:
-        yield rehearsal.prepare(of.folder, of.stack, RehearsalSettings(plugin=PluginChoice.STAND_IN), progress)
-    finally:
-        rehearsal.down(of.folder, of.stack)
+        finally:
+            rehearsal.down(rehearsed.folder, rehearsed.stack)
 
 
 @dataclass(frozen=True)
@@ -262,7 +250,9 @@ class _Bench:
         under the same machine load.
         """
         recorded = {plain_program.GRAPH_VARIABLE: str(self.folder / "plain_program.json")}
-        first = recording_project(self.project, self.stack, self.folder / "recording")
+        program = _RECORDING_PROGRAM + (self.project / "__main__.py").read_text()
+        first = project_copy(self.project, self.folder / "recording", self.stack, program)
+        first.write_stack(read(self.project, self.stack))
         ours = same_project(self.project, self.stack, self.folder / "same")
         plain = plain_project(self.project, self.stack, self.folder / "plain")
         instant = {plain_program.PACKAGE: INSTANT_PORT}
@@ -287,16 +277,12 @@ class _Bench:
         """Time programs with about as many resources as each of `sizes`, made by varying the number of units."""
         if not sizes:
             return ()
-        base, per_unit = self._cost_of_units(resources)
-        return tuple(self._size(max(1, round((size - base) / per_unit)), runs) for size in sizes)
-
-    def _cost_of_units(self, resources: int) -> tuple[float, float]:
-        """Return the number of resources of the stack without units, and the number that each unit adds."""
         units = sum(len(model.units) for model in self.prepared.plan.models)
         twice = larger_project(self.project, self.stack, self.folder / "twice", 2 * units)
         _, total = self.preview(twice, PLUGIN_PORTS)
         per_unit = (total - resources) / units
-        return resources - units * per_unit, per_unit
+        base = resources - units * per_unit  # resources of the stack without units
+        return tuple(self._size(max(1, round((size - base) / per_unit)), runs) for size in sizes)
 
     def _size(self, units: int, runs: int) -> Timing:
         project = larger_project(self.project, self.stack, self.folder / f"units-{units}", units)

@@ -95,18 +95,16 @@ class RehearsedStack:
         that don't exist.
         """
         resources = latest(checkpoint_file(self.prepared.state, self.project.stack)).get("resources") or ()
-        known, there = {name for item in resources if (name := _name_in_state(item))}, self._there()
-        orphans = (name for name in there - known if not name.startswith(KEPT))
-        return tuple(sorted(orphans)), tuple(sorted(known - there))
-
-    def _there(self) -> set[str]:
+        known = {name for item in resources if (name := _name_in_state(item))}
         listing = [sys.executable, str(Path(__file__)), "--list-objects"]
         environment = {"KUBECONFIG": str(self.prepared.state / "kubeconfig.yaml")}
         listed = self.prepared.cluster.run_inside(listing, env=environment)
         if listed.returncode != 0:
             why = listed.stderr.strip().rpartition("\n")[2]
             raise KitError(f"The cluster's objects can't be listed: {why}", "Is the rehearsal's API server up?")
-        return {*listed.stdout.splitlines(), *map(_oci, in_oci(journal_file(self.prepared.state)))}
+        there = {*listed.stdout.splitlines(), *map(_oci, in_oci(journal_file(self.prepared.state)))}
+        orphans = (name for name in there - known if not name.startswith(KEPT))
+        return tuple(sorted(orphans)), tuple(sorted(known - there))
 
 
 def errors_of(process: subprocess.Popen[str], limit_s: float) -> str | None:
@@ -121,8 +119,8 @@ def kill(pid: int, victim: Literal["engine", "everything"]) -> None:
     machine.
     """
     for child in sorted(_family(pid), reverse=True):
-        if victim == "everything" or _program(child) == "pulumi":
-            with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, FileNotFoundError):
+            if victim == "everything" or Path(f"/proc/{child}/comm").read_text().strip() == "pulumi":
                 os.kill(child, signal.SIGKILL)
 
 
@@ -133,12 +131,6 @@ def _family(pid: int) -> set[int]:
         with suppress(OSError):
             family = family.union(*(_family(int(child)) for child in (thread / "children").read_text().split()))
     return family
-
-
-def _program(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
 
 
 def _name_in_state(resource: Mapping[str, Any]) -> str:

@@ -210,7 +210,9 @@ def programs_mib(cluster: LocalCluster) -> dict[str, float]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (process / "ns/pid").readlink() == home:
-                programs[_name(process)] += _pss_mib(process)
+                lines = (process / "smaps_rollup").read_text().splitlines()
+                mib = (int(line.split()[1]) / MIB for line in lines if line.startswith("Pss:"))
+                programs[_name(process)] += next(mib, 0.0)
     return dict(programs)
 
 
@@ -219,11 +221,6 @@ def _name(process: Path) -> str:
     words = (process / "cmdline").read_text().split("\0")
     module = words[words.index("-m") + 1] if "-m" in words else ""
     return module if Path(words[0]).name.startswith("python") and module else (process / "comm").read_text().strip()
-
-
-def _pss_mib(process: Path) -> float:
-    lines = (process / "smaps_rollup").read_text().splitlines()
-    return next((int(line.split()[1]) / MIB for line in lines if line.startswith("Pss:")), 0.0)
 
 
 def _row(cost: StackCost) -> str:

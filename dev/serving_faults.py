@@ -233,12 +233,14 @@ def _kill(client: Client, place: VictimPlace) -> float:
     else:
         server = str(before[0].containerID).removeprefix(SIMULATED)
         httpx2.post(f"{SIMULATOR_URL}/servers/{server}/kill").raise_for_status()
-    while not _are_back(_containers(client, place), restarts):
+    while True:
+        statuses = _containers(client, place)
+        if sum(status.restartCount for status in statuses) > restarts and all(status.ready for status in statuses):
+            return time.monotonic() - started_s
         if time.monotonic() > started_s + BACK_LIMIT_S:
             what = f"{place.container} of pods with {place.label}={place.value}"
             raise KitError(f"{what} is not ready {BACK_LIMIT_S:g} s after one was killed.")
         time.sleep(LOOK_S)
-    return time.monotonic() - started_s
 
 
 def _end_program(words: str) -> None:
@@ -249,10 +251,6 @@ def _end_program(words: str) -> None:
                 os.kill(int(folder.name), signal.SIGKILL)
                 return
     raise KitError(f"No program of this cluster was started with {words!r}.")
-
-
-def _are_back(statuses: list[ContainerStatus], restarts: int) -> bool:
-    return sum(status.restartCount for status in statuses) > restarts and all(status.ready for status in statuses)
 
 
 def _containers(client: Client, place: VictimPlace) -> list[ContainerStatus]:
