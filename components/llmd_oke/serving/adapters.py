@@ -38,7 +38,8 @@ class AdapterNamesArgs(TypedDict):
 
 
 class AdapterNames(pulumi.ComponentResource):
-    """InferenceModelRewrite of a unit, by which its endpoint picker replaces the names of LoRA adapters in requests.
+    """InferenceModelRewrite by which the endpoint picker of a unit (a model's servers with a router of their own)
+    replaces the names of LoRA adapters that clients ask for with the names under which vLLM has loaded them.
     Declare it after the unit and after the model cache, which holds the adapters.
     """
 

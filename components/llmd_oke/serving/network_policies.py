@@ -191,7 +191,9 @@ def router_destinations(
 
 
 def front_door_destinations() -> list[Rule]:
-    """Return the egress rules of a front door: to routers, and to model servers without a router."""
+    """Return the egress rules of the Envoys of a front door, which clients connect to: to the routers of models, and to
+    vLLM servers that have no router.
+    """
     servers: LabelSelector = {"matchLabels": {labels.SERVING: "true"}}
     return [{"to": [{"podSelector": _label_exists(labels.ROUTED)}, {"podSelector": servers}]}]
 

@@ -47,7 +47,7 @@ def pod(node: str = "gpu-0", *secrets: str) -> Pod:
 
 
 class Observed:
-    """A registry with accounts, the pods' Secrets, and a simulated node that pulls."""
+    """Registry with accounts, image pull Secrets of pods, and a simulated node that pulls images."""
 
     def __init__(self, accounts: Path, secrets: Secrets, puller: ImagePuller) -> None:
         self.accounts, self.secrets, self.puller = accounts, secrets, puller

@@ -47,7 +47,7 @@ def test_the_kubeconfigs_token_command_has_the_stacks_oci_authentication_method(
     assert args[-4:] == ["--auth", "api-key", "--profile", "PROD"]
 
 
-def test_a_kubeconfig_user_without_a_token_command_is_kept():
+def test_the_kubeconfig_user_with_a_client_certificate_is_copied_unchanged():
     made = json.loads(assemble(read_kubeconfig(of_oke(CERTIFICATE)), CLUSTER, "us-ashburn-1"))
     assert made["users"][0]["user"] == CERTIFICATE
 

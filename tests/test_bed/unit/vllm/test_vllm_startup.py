@@ -202,6 +202,6 @@ def test_a_kv_offloading_size_replaces_the_configured_kv_connector():
         (["--kv-transfer-config", NIXL, "--attention-backend", UNIFIED], "vllm:v1"),
     ],
 )
-def test_an_attention_backend_is_accepted_without_a_connector_or_by_an_older_image(flags, image):
+def test_a_backend_that_cannot_transfer_kv_starts_without_connector_or_in_old_vllm(flags, image):
     """Older vLLM knows no such refusal; nothing is known of other images."""
     check_backend(serve(*flags), image)
