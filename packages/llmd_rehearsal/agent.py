@@ -59,6 +59,8 @@ READY = "node agent ready"
 _HTTPS = 443
 CONFLICT = 409
 NOT_FOUND = 404
+_ANSWER_S = 60.0
+"""Limit in seconds of an answer of the API server: large definitions took longer than 10 s on two busy processors."""
 _ESTABLISHED_ATTEMPTS, _ESTABLISHED_PAUSE_S = 60, 0.5
 
 
@@ -73,7 +75,8 @@ class Agent:
     """
 
     def __init__(self, config: AgentConfig) -> None:
-        client = AsyncClient(config=KubeConfig.from_file(config.kubeconfig).get(), trust_env=False)
+        timeout = httpx2.Timeout(_ANSWER_S)
+        client = AsyncClient(KubeConfig.from_file(config.kubeconfig).get(), timeout=timeout, trust_env=False)
         self._config = config
         self._client = client
         self._pods = ObjectStore(client, Pod)
