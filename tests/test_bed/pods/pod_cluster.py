@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import yaml
 from llmd_rehearsal import control_plane
-from llmd_rehearsal.agent_config import AgentConfig, BackOffConfig, NodeConfig, NodeTaint
+from llmd_rehearsal.agent_config import AgentConfig, BackOffConfig, NodeConfig, NodeTaint, UserSecret
 from llmd_rehearsal.cluster_plan import NODE_CONTROL_PORT, SIMULATOR_PORT, SIMULATOR_URL
 from llmd_rehearsal.cluster_spec import ClusterSpec, FileReady, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.local_cluster import LocalCluster
@@ -67,6 +67,9 @@ def cluster_spec(state: Path) -> ClusterSpec:
         back_off=BackOffConfig(first_s=30, longest_s=30),
         simulator_url=SIMULATOR_URL,
         certificate=(control.pki.in_pods.certificate, control.pki.in_pods.key),
+        user_secrets=(
+            UserSecret(name="of-user", namespaces=("later",), type="Opaque", files={"file": HERE / "images.yaml"}),
+        ),
     )
     (state / "agent.json").write_text(config.model_dump_json())
     agent = (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(state / "agent.json"))

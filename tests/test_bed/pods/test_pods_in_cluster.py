@@ -15,6 +15,14 @@ def test_a_simulated_gpu_node_becomes_ready_with_gpus_a_taint_and_a_lease(pod_cl
     assert lease["spec"]["holderIdentity"] == "gpu-0"
 
 
+def test_a_users_secret_is_created_when_its_namespace_appears_and_in_no_other(pod_cluster: PodCluster) -> None:
+    secrets = pod_cluster.namespace("later") + "/secrets"
+    made = pod_cluster.wait(secrets, "of-user", lambda _: True)
+    assert (made["type"], list(made["data"])) == ("Opaque", ["file"])
+    everywhere = pod_cluster.get("/api/v1/secrets?fieldSelector=metadata.name%3Dof-user")["items"]
+    assert [item["metadata"]["namespace"] for item in everywhere] == ["later"]
+
+
 ORDER = """
 metadata: {name: order, namespace: order}
 spec:
