@@ -19,8 +19,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 FIELD_MANAGER = "llmd-oke"
 REQUEST_TIMEOUT_S = 30.0
 PAUSES_S = (1.0, 4.0, 15.0)
-"""Seconds to wait before the second, third and fourth attempt of a request to which the API server gave no answer or a
-status of `_BUSY`: a restart of the API server must not lose a measurement.
+"""Seconds to wait before the second, third and fourth attempt of a request that the API server didn't answer, or
+answered with status 429, 500, 502, 503 or 504, so that a restart of the API server doesn't end a measurement.
 """
 
 _BUSY = frozenset({429, 500, 502, 503, 504})
@@ -78,7 +78,7 @@ class InCluster:
         return sorted(addresses, key=lambda address: address.name)
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:  # noqa: ARG002 - others need the namespace
-        """Return the base URL of a port of a pod."""
+        """Return the base URL of a port at a pod's IP address."""
         return HttpEndpoint(f"http://{pod.address}:{port}")
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:

@@ -57,8 +57,8 @@ def join_pieces(parts: Iterable[bytes]) -> bytes:
 
 
 def gunzip(packed: bytes, most: int) -> bytes | None:
-    """Return the uncompressed content; None if `packed` is not a complete gzip stream or its content is larger than
-    `most` bytes.
+    """Return the uncompressed content of a gzip stream; None if `packed` is not a complete gzip stream or its content
+    is larger than `most` bytes.
     """
     reader = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
@@ -83,7 +83,9 @@ def count_of(annotations: Mapping[str, str]) -> int:
 def config_maps(
     parts: Sequence[bytes], names: Sequence[str], namespace: str, job: str, uid: str
 ) -> list[dict[str, Any]]:
-    """Return a ConfigMap for each piece. The Job owns the ConfigMaps: Kubernetes deletes them with the Job."""
+    """Return a ConfigMap for each piece of a result, with the name at the same position in `names`. The Job `job` owns
+    the ConfigMaps: Kubernetes deletes them with the Job.
+    """
     labels, annotations = {PART_LABEL: job}, {COUNT_ANNOTATION: str(len(parts))}
     return [
         {

@@ -99,8 +99,8 @@ def explain(error: ValidationError, whole: str = "row") -> str:
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield everything in a document that is neither an object nor a list, with its path, such as `models[0].name`;
-    `path` is that of the document itself.
+    """Yield each value of a document that is neither a mapping nor a list, with its path, such as `models[0].name`;
+    `path` is the path of the document itself, with which all paths begin.
     """
     if isinstance(value, Mapping):
         for key, part in cast("Mapping[object, object]", value).items():

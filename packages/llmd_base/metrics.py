@@ -100,7 +100,7 @@ LATENCIES = (
 
 @dataclass(frozen=True)
 class ReportRate:
-    """Names of a rate in reports.
+    """Names of a rate (tokens or requests per second) in llm-d benchmark reports.
 
     Attributes:
         v01: key under `throughput` in reports of version 0.1.
@@ -187,7 +187,7 @@ TOTAL_TOKENS = ReportRate("total_tokens_per_sec", "total_token_rate", "tokens/s"
 """Rate of input and output tokens together; reports contain it, rows don't."""
 
 RATES_IN_REPORTS: Mapping[str, ReportRate] = {metric.name: metric.report for metric in _RATES if metric.report}
-"""Rates that reports contain, by the name of the field of `Row`."""
+"""Rates that llm-d benchmark reports contain, by the name of the field of `Row`."""
 
 
 def _quantiles(latencies: Iterable[Latency]) -> list[Metric]:

@@ -210,7 +210,7 @@ class Row(_Part):
 
     @property
     def tpsu(self) -> float | None:
-        """Output tokens per second and request in flight, as in the published sweeps."""
+        """Output tokens per second divided by the number of requests in flight (users)."""
         if self.output_tokens_per_s is None or not self.concurrency:
             return None
         return self.output_tokens_per_s / self.concurrency
