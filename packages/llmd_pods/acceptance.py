@@ -143,8 +143,8 @@ class PairMeasurement:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """Report of a node's pod. `ready` is true once the checks of the node alone are done, `over` once all
-    rounds are.
+    """Report of the pod that tests one node. `ready` is true once the checks of the node alone are done, `over` once
+    all rounds of measurements with other nodes are done.
     """
 
     node: str
@@ -390,8 +390,8 @@ def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int,
 def judge_rounds(
     reports: Iterable[NodeReport], limits: NodeRequirements, names: Sequence[CheckName]
 ) -> dict[str, list[CheckResult]]:
-    """Return the results of the checks between nodes, by node. A node fails if it was slow with every partner; a node
-    that was fast with one partner passes.
+    """Return the results of the checks `names`, which measure between nodes, by node. A node fails if it was slow with
+    every partner; a node that was fast with one partner passes.
     """
     nodes = {report.node: report for report in reports}
     results: dict[str, list[CheckResult]] = {node: [] for node in nodes}

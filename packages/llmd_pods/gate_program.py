@@ -77,8 +77,8 @@ def _device(text: str) -> Device:
 
 
 def judge(nodes: Nodes, count: int, devices: Sequence[Device], shared: Set[str] = frozenset()) -> list[str]:
-    """Return the problems if fewer than `count` nodes are Ready with all their devices, exclusively for a pod if RDMA;
-    empty otherwise.
+    """Return the problems if fewer than `count` nodes are Ready with all their devices, and no problems otherwise. A
+    node in `shared` doesn't count, since no pod can have its RDMA devices exclusively.
     """
     problems = [f"{len(nodes)} of {count} nodes have joined"] if len(nodes) < count else []
     complete_nodes = 0

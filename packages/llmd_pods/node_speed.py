@@ -29,7 +29,7 @@ _FILE = ".llmd-oke-acceptance"
 
 @dataclass(frozen=True)
 class SpeedWork:
-    """Sizes and repetitions of the measurements of a node's rates.
+    """Sizes and repetitions of the measurements of a node's rates (GPU memory, matrix products, disks).
 
     Attributes:
         copy_bytes: bytes of one copy within a GPU's memory.

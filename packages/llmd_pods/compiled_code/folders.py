@@ -21,8 +21,8 @@ USED = "used"
 """Name of a file whose modification time is the last time at which a server was about to start with the directory."""
 
 MODE, MARK_MODE = 0o770, 0o660
-"""Access modes of directories and of the file `USED`: the servers' user, and root's group, which servers and this
-program belong to.
+"""Access modes of directories of compiled code (`MODE`) and of the file `USED` (`MARK_MODE`): read and write for the
+servers' user and for root's group, to which servers and this program belong.
 """
 
 DAY_S = 86400
@@ -48,8 +48,8 @@ def prepare(root: Path, key: str, user: int) -> Path:
 
 
 def remove_old(root: Path, own: str, unused_s: float, most: int) -> list[str]:
-    """Remove directories that have not been used for `unused_s` seconds, and the longest unused ones if there are more
-    than `most`.
+    """Remove directories of compiled code that have not been used for `unused_s` seconds and, if there are more than
+    `most`, those that have been unused longest.
 
     The directory `own` and the directories of running servers are kept.
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 
 class PrewarmError(Exception):
-    """Error of pre-warming that retries don't solve, so that an operator has to act; the message says on what."""
+    """Error of pre-warming that retries don't solve; the message says what an operator has to correct."""
 
 
 def say(text: str) -> None:

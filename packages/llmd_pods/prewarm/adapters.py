@@ -48,8 +48,8 @@ def read_room(text: str) -> AdapterRoom:
 
 
 def folder(base: CacheFolder, room: AdapterRoom) -> Path:
-    """Create the directory of a model's adapters unless it exists, and return it; without the directory vLLM fails at
-    its start.
+    """Create the directory of a model's adapters unless it exists, and return it: if it is missing, vLLM fails at its
+    start.
     """
     path = inside(base.cache, f"{ADAPTERS}/{room.name}@{base.revision}")
     path.mkdir(parents=True, exist_ok=True)

@@ -133,8 +133,8 @@ class CacheFolder:
         return inside(self.folder / "snapshots", commit, self.cache)
 
     def is_complete(self) -> bool:
-        """Return whether every recorded file of the model exists with its size; the contents were verified after the
-        download. If so, point `refs/main` to the recorded commit.
+        """Return whether every recorded file of the model exists with its recorded size, and if so, point `refs/main`
+        to the recorded commit. Contents are not read, since each file was verified after its download.
         """
         try:
             record = json.loads(self.record.read_text())
@@ -148,8 +148,8 @@ class CacheFolder:
         return whole
 
     def has(self, files: Sequence[RemoteFile]) -> bool:
-        """Return whether the files exist in the cache with their sizes; the contents were verified after
-        the download.
+        """Return whether the files exist in the cache with the listed sizes; contents are not read, since each file was
+        verified after its download.
         """
         paths = [(inside(self.cache, file.path), file.size) for file in files]
         return all(path.is_file() and path.stat().st_size == size for path, size in paths)
