@@ -25,7 +25,7 @@ PROMPTS = (
     "Patient presents with",
     "Q: What should I do first?\nA:",
 )
-"""Beginnings of texts of several kinds, since an adapter need not change the answers to all of them."""
+"""Prompts with beginnings of texts of several kinds, since an adapter need not change the answers to all kinds."""
 
 OUTPUT_TOKENS = 32
 _CONNECTIONS = 8

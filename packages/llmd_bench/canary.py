@@ -62,7 +62,9 @@ class CanaryMetrics:
         self._servers: frozenset[tuple[str, Role, str]] = frozenset()
 
     def keep(self, servers: Iterable[tuple[str, Role, str]]) -> None:
-        """Keep the series of these servers (unit, role, name), and remove the series of all other servers."""
+        """Remove the metric series of all servers except these, each given as unit (the servers behind one router),
+        role and name.
+        """
         now = frozenset(servers)
         for gone in self._servers - now:
             self.seconds.remove(*gone)

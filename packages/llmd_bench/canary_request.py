@@ -27,8 +27,9 @@ class CanaryRequest:
     Attributes:
         namespace: namespace of the servers.
         model: name of the model in requests.
-        units: units whose servers get requests.
-        version_label: label of the servers; only servers with equal values hand KV cache over to each other.
+        units: units of the model (the servers behind one router each) whose servers get requests.
+        version_label: key of the pod label with the servers' version; only servers with equal values hand KV cache over
+            to each other.
         ports: ports that vLLM listens on, by role.
         prompts: prompts, one per round, in turn.
         max_tokens: maximum length of an answer in tokens.

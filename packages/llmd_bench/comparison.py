@@ -107,7 +107,7 @@ class MetricChange:
 
 @dataclass(frozen=True)
 class LoadComparison:
-    """Rows of both sides of a comparison under one load."""
+    """Rows of results of both sides of a comparison under one load."""
 
     load: RequestedLoad
     a: tuple[Row, ...]

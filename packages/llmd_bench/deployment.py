@@ -21,7 +21,9 @@ SHORT_FORMS = (
     " may have data and expert parallelism, such as tp1dp8ep"
 )
 SHORT_FORM_PATTERN = f"^({_DISAGGREGATED.pattern}|{_AGGREGATED.pattern})$"
-"""Regular expression of the short forms of topologies; no other module writes or parses short forms."""
+"""Regular expression of the short forms of topologies, such as `8p-tp1-4d-tp2`; no other module writes or parses short
+forms.
+"""
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,14 @@ class ReportedTopology:
 def disaggregated_short_form(
     prefill: int, prefill_parallelism: Parallelism, decode: int, decode_parallelism: Parallelism
 ) -> str:
-    """Return the short form of a topology of `prefill` prefill servers and `decode` decode servers."""
+    """Return the short form, such as `8p-tp1-4d-tp2`, of a topology of `prefill` prefill servers and `decode` decode
+    servers.
+    """
     return f"{prefill}p-{prefill_parallelism}-{decode}d-{decode_parallelism}"
 
 
 def aggregated_short_form(parallelism: Parallelism, replicas: int) -> str:
-    """Return the short form of a topology of `replicas` aggregated servers."""
+    """Return the short form, such as `agg-tp1-16r`, of a topology of `replicas` aggregated servers."""
     return f"agg-{parallelism}-{replicas}r"
 
 
@@ -170,7 +174,8 @@ def parse_server_kind(text: str) -> Parallelism:
 
 
 def parse_short_form(text: str) -> dict[str, dict[str, int | bool]]:
-    """Return the stack file's long form of a short form: replicas and parallelism by role.
+    """Return the long form, as in stack files, of a topology in short form such as `8p-tp1-4d-tp2`: replicas and
+    parallelism by role.
 
     Raises:
         ValueError: the text is no short form.
@@ -217,8 +222,8 @@ class Counter:
     Attributes:
         names: names of the metric in different versions; the first that a program exposes is used.
         labels: accepted values by label name; series with other values are ignored.
-        share: whether each data parallel rank exposes a share, such as its KV cache usage: the largest series counts;
-            otherwise the sum of all series.
+        share: whether the metric is a share from 0 to 1 for each data parallel rank, such as its KV cache usage, so
+            that the largest series counts; otherwise the sum of all series counts.
     """
 
     names: tuple[str, ...]

@@ -29,9 +29,11 @@ class BuiltinSet(BaseModel):
 
     seed: int
     registers: dict[int, int]
-    """Number of questions, by the number of lines of the register in the prompt."""
+    """Number of questions, by the length of the register in the prompt; a register is a list of parts with their
+    places, one part in each line.
+    """
     names: int
-    """Number of register lines that each question asks for."""
+    """Number of parts whose places each question asks for."""
     max_output_tokens: int
 
 
@@ -47,8 +49,8 @@ class Item:
 
 
 def builtin_items(figures: BuiltinSet) -> tuple[Item, ...]:
-    """Generate the built-in questions, deterministically from `figures`. Each question has its own register, so that no
-    prefix cache can serve its prompt.
+    """Generate the built-in questions, equal ones for equal `figures`. Each prompt contains another register (a list of
+    parts with their places), so that no prefix cache can serve the prompt.
     """
     random, items = Random(figures.seed), list[Item]()  # noqa: S311 - questions, not secrets
     for lines, index in ((lines, index) for lines, count in figures.registers.items() for index in range(count)):

@@ -50,8 +50,8 @@ class ServerCounters:
 
 
 EMULATION = 1.2
-"""Factor on the rate of emulated reads: transfers up to this factor faster still count as emulated. Chosen by us to
-exceed the measured spread of 0.246 to 0.279 GB/s.
+"""Highest ratio of the measured rate of KV transfers to `EvidenceSettings.emulated_gb_per_s` at which the transfers
+still count as emulated. Chosen by us to exceed the measured spread of emulated transfers, 0.246 to 0.279 GB/s.
 """
 
 VLLM_COUNTERS = ServerCounters(
@@ -189,8 +189,8 @@ class ApiAnswer:
 
 
 def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings: EvidenceSettings) -> RemotePrefill:
-    """Compute which share of the prompts of `sent` prefill servers computed, from the increases of the counters between
-    two snapshots.
+    """Return the share of the client's prompts (`sent`) that prefill servers computed, from the increases of the
+    counters between two snapshots.
     """
     counters = _changes(before, after, settings)
     uncached = max(sent.prompt_tokens - (counters["decode cached tokens"].value or 0.0), 0.0)

@@ -105,7 +105,7 @@ def _columns() -> Iterator[tuple[str, str | None]]:
 
 
 COLUMNS: tuple[str, ...] = tuple(name if part is None else f"{name}_{part}" for name, part in _columns())
-"""Columns of a CSV file: column `ttft_ms_p50` is `ttft_ms.p50` of a row."""
+"""Columns of a CSV file of rows, in order: column `ttft_ms_p50` is `ttft_ms.p50` of a row."""
 
 
 def write_rows(rows: Iterable[Row], path: Path) -> None:
@@ -312,7 +312,9 @@ class Latencies:
     itl_ms: list[float] = field(default_factory=list[float])
 
     def add(self, lines: Iterable[str]) -> None:
-        """Add the requests of a file's lines; lines that are no request, such as a truncated last line, are skipped."""
+        """Add the latencies of requests, given as lines of a file of single requests; lines that are no request, such
+        as a truncated last line, are skipped.
+        """
         for line in lines:
             record = json_object(line) or {}
             ttft_s = record.get("first_token_s")

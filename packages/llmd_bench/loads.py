@@ -31,8 +31,8 @@ them vary. The llm-d guide requests 5000 and 250 tokens, and its published repor
 
 @dataclass(frozen=True)
 class RequestedLoad:
-    """Load that a deployment was to serve, taken from a row of it. `deployment` is the deployment's name where rows of
-    different deployments are kept apart, otherwise empty.
+    """Load that a deployment was to serve, as its result `row` states it. `deployment` is the deployment's name where
+    rows of different deployments are kept apart, otherwise empty.
     """
 
     row: Row
@@ -44,7 +44,9 @@ class RequestedLoad:
         return self.row.concurrency if self.row.arrival == "closed" else self.row.offered_requests_per_s
 
     def same(self, other: "RequestedLoad") -> bool:
-        """Return whether results under the two loads may be compared."""
+        """Return whether results under this load and `other` may be compared: of one subject, model, arrival process
+        and deployment, at a level and lengths that are equal within the tolerances.
+        """
         own, their = self.row, other.row
         alike = (own.subject, own.model, own.arrival, self.deployment)
         if alike != (their.subject, their.model, their.arrival, other.deployment):
@@ -72,8 +74,8 @@ def pace(row: Row) -> str:
 
 
 def deployment(row: Row) -> str:
-    """Return the name of a row's deployment: `4 x 8p-tp1-4d-tp2`, or tensor parallel size or GPU count if the row has
-    no topology.
+    """Return the name of a row's deployment, such as `4 x 8p-tp1-4d-tp2`; without a topology in the row, its tensor
+    parallel size or number of GPUs as text.
     """
     if row.topology:
         return row.topology if row.copies == 1 else f"{row.copies} x {row.topology}"

@@ -37,7 +37,9 @@ class ColdStart(_Part):
 
 
 class RunningImage(_Part):
-    """Container image of all running containers of one name, as asked for and as pulled."""
+    """Container image of all running containers with one name: the reference in the manifest, and the digests that
+    nodes report.
+    """
 
     asked: str
     """Image reference in the manifest: tag, and digest if the kit's lock has one."""
@@ -107,7 +109,9 @@ class Passport(_Part):
     remote_prefill: dict[str, Any] | None
     accuracy: Accuracy | None
     usd_per_million_output_tokens: float | None
-    """Price in USD at the smoke benchmark's load, which is light; lower at full load."""
+    """Price of a million output tokens in USD at the smoke benchmark's load, which is light; the price is lower at full
+    load.
+    """
     cold_start: ColdStart | None
     nodes: dict[str, NodeAcceptance | None] = {}
     """Last acceptance of each node that servers run on; None for nodes without acceptance."""

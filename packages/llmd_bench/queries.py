@@ -220,7 +220,9 @@ async def _ask(
 OTHER_API_PATHS: dict[OtherApiName, str] = {"chat": completions.PATHS["chat"], "responses": "/v1/responses"}
 
 OUTPUT_TOKENS = 16
-"""Requested output tokens per API: the minimum of the Responses API (OpenAI's reference, `max_output_tokens`)."""
+"""Number of output tokens that the request to each API asks for: the minimum of the Responses API (OpenAI's reference,
+`max_output_tokens`).
+"""
 
 _MAX_ERROR_CHARACTERS = 200
 

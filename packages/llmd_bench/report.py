@@ -91,7 +91,7 @@ class PerformanceSummary(SummarySection):
 
 
 class CounterSummary(SummarySection):
-    """Counter before and after a run, and its increase, as JSON."""
+    """Value of a counter before and after a run, and its increase, as JSON."""
 
     before: Number | None
     after: Number | None

@@ -24,8 +24,8 @@ _ARRIVALS: Mapping[type[LoadShape], Arrival] = {
 
 
 def smoke_row(result: SmokeResult, *, model: str) -> Row:
-    """Return the row of a smoke benchmark; `model` is the name in the catalogue, if there is one. Lengths are the
-    requested ones if no request was answered.
+    """Return the row of a smoke benchmark; `model` is the model's name in the catalogue, or else its repository.
+    Lengths are the requested ones if no request was answered.
     """
     plan, performance = result.plan, result.performance
     copies, topology = split_copies(plan.topology.name)

@@ -383,8 +383,8 @@ async def _ask_other_apis(
 
 
 def prove(plan: SmokePlan, performance: Performance, snapshots: tuple[Snapshot, Snapshot]) -> RemotePrefill | None:
-    """Return the proof of remote prefill by two snapshots' counters; None if the model isn't disaggregated or has no
-    endpoint picker.
+    """Return the proof of remote prefill, by the counters of two snapshots from before and after the run; None if the
+    model isn't disaggregated or has no endpoint picker.
     """
     settings = _evidence(plan)
     if settings is None:
@@ -505,8 +505,8 @@ def resolve(request: SmokeRequest, directory: Directory, how: RunContext) -> Smo
 
 
 def bare_plan(request: SmokeRequest, how: RunContext) -> SmokePlan:
-    """Return the plan without addresses, which suffices to interpret a result. Router parts have the
-    versions that ran.
+    """Return the plan of a smoke benchmark without addresses of pods, which suffices to interpret a result. Router
+    parts have the versions of the programs that ran.
     """
     router = tuple(
         replace(part, version=how.ran.get(PROGRAMS.get(part.label, ""), part.version))

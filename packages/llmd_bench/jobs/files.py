@@ -16,7 +16,7 @@ KEPT = frozenset({".json", ".yaml", ".yml", ".csv", ".log", ".txt"})
 
 
 def main() -> int:
-    """Publish the directory that the first argument names; return 0, or 1 after an error."""
+    """Write the text files of the directory in the first argument to ConfigMaps; return 0, or 1 after an error."""
     try:
         publish(Path(sys.argv[1]), os.environ)
     except KitError as error:

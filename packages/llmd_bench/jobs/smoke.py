@@ -214,7 +214,9 @@ def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluste
 def result_config_map(
     request: SmokeRequest, parcel: ConfigMapContent, environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the ConfigMap with a packed result, its summary and its report."""
+    """Return the ConfigMap for the result of a smoke benchmark that `pack` compressed, with summary and report; this
+    pod's Job owns the ConfigMap.
+    """
     job, uid = environment["JOB_NAME"], environment["JOB_UID"]
     labels, annotations = {LABEL: request.service}, {JOB_ANNOTATION: job}
     return {

@@ -32,7 +32,8 @@ class LoadRequest:
     `llmd_bench/load/notation.py`.
 
     - Each shape is a stage that ends after `requests` or `duration_s` (simulated seconds), whichever comes first.
-    - `seed` and `run` belong to the workload; they are equal for all pods, so that no two pods send the same prompt.
+    - `seed` and `run` determine the prompts; they are equal for all pods, each of which sends other prompts of the
+      common sequence.
     - `parallelism` is the number of pods, `processes` the number of processes per pod.
     - `limit_s` and `request_timeout_s` are wall time.
     """
@@ -129,7 +130,7 @@ class PodStage:
         records: records of the pod's requests.
         health: health of the pod's load generator.
         started: start of the stage by the pod's clock; None if the stage didn't start.
-        interrupted: whether the run ended before the stage.
+        interrupted: whether the run was ended before the stage was complete.
         shortfall: reason why the pod didn't send its whole share; None if it did.
         thinned: whether the times of single tokens were left out.
     """

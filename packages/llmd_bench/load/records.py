@@ -134,7 +134,7 @@ class RequestRecord:
         return self if len(times) < 3 else replace(self, event_times_s=(times[0], times[-1]), only_ends=True)
 
     def in_model_time(self, time_scale: float) -> "RequestRecord":
-        """Return a copy whose times are divided by `time_scale`."""
+        """Return a copy whose times are divided by `time_scale` (wall seconds for each simulated second)."""
         if time_scale == 1:
             return self
         return replace(
@@ -147,7 +147,9 @@ class RequestRecord:
 
 
 LATEST_MS = 5.0
-"""Maximum p99 in milliseconds of requests' slip and of the event loop's lag at which latencies are trusted."""
+"""Maximum, in milliseconds, of the p99 of two delays up to which latencies are trusted: of sending after the due time
+(slip), and of the event loop's timers (lag).
+"""
 
 LATEST_SHARE = 0.05
 """Maximum p99 of slip and lag as a share of the median time to first token (0.05 is 5 %). The larger of this limit and
@@ -155,7 +157,7 @@ LATEST_SHARE = 0.05
 """
 
 MIN_SENT_SHARE = 0.97
-"""Minimum ratio of sent to offered requests per second; below it the load was not the requested one."""
+"""Minimum ratio of sent to offered requests per second (0.97 is 97 %); below it the load was not the requested one."""
 
 
 @dataclass(frozen=True)

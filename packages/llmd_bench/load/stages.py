@@ -83,7 +83,7 @@ class StageResult:
             count.
         started: start by the wall clock; None if the stage didn't start.
         wall_s: duration in wall time.
-        interrupted: whether the run ended before the stage.
+        interrupted: whether the run was ended before the stage was complete.
         shortfall: reason why the stage isn't the requested load; None if it is. A stage with a shortfall is no
             measurement: its requests may be shown but never become a row.
         second_try_because: shortfall of a first attempt, whose requests aren't in `records`; None if there was one
@@ -366,8 +366,9 @@ async def run_stages(
         limit_s: limit of the whole run in seconds of wall time.
         processes: number of worker processes.
         on_progress: function that is called about once a second with the state of the running stage.
-        on_records: function that is called with the number of the stage and records of ended requests in model time,
-            including those of a first attempt, so that they can be saved immediately.
+        on_records: function that is called with the number of the stage and the records of ended requests, with times
+            in simulated seconds (wall seconds / time scale); records of a first attempt are included, so that all can
+            be saved immediately.
         conditions: conditions under which the stages run.
 
     Raises:

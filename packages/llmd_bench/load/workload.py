@@ -285,8 +285,8 @@ class RequestWorkload:
     conversations: Conversations | None = None
 
     def place(self, index: int) -> Position:
-        """Return the position of request `index` in the conversations; a conversation of its own if the workload has
-        none.
+        """Return the position of request `index` in the conversations; without conversations, every request is the only
+        turn of a conversation of its own.
         """
         if self.conversations is None:
             return Position(index)

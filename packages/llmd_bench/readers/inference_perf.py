@@ -89,13 +89,15 @@ def _load(source: SourceFile, load: SourceDocument, config: SourceDocument) -> d
 
 
 SPARE = 1.1
-"""Ratio of generated prompts to the number that rate and duration need (1.1 is 10 % more)."""
+"""Ratio of the number of prompts that inference-perf generates to the number that rate and duration need (1.1 is 10 %
+more).
+"""
 
 
 @dataclass(frozen=True)
 class ToolLoad:
-    """One stage of load for another load generator; a rate has `duration_s`, a closed loop `requests`. Times are wall
-    time.
+    """One stage of load that another load generator sends. A load at a rate has `duration_s`, in wall seconds; a closed
+    loop has `requests`.
     """
 
     base_url: str

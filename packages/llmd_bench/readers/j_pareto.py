@@ -25,7 +25,8 @@ from llmd_bench.readers.source import SourceFile, UnreadableError, to_row
 TOOL = "vllm bench serve (j-pareto)"
 
 FILLED = "KV cache filled by DecodeBenchConnector"
-"""Note on decode runs: filling the KV cache takes time that is part of output tokens/s but not of TPOT (vLLM PR 56473).
+"""Text of the note in rows of decode runs: filling the KV cache takes time that is part of output tokens/s but not of
+TPOT (vLLM PR 56473).
 """
 
 _START = re.compile(r"BENCH_RUN: concurrency=(\d+)")

@@ -235,7 +235,9 @@ def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
 
 
 def one_row(read: Callable[[SourceFile, Hints], Row], source: SourceFile, hints: Hints) -> ReadResults:
-    """Read a file that contains one row; if it doesn't, the result has the reason."""
+    """Read a results file that contains one row; if the file can't be read as a row, the returned result has no row but
+    the reason.
+    """
     try:
         return ReadResults((read(source, hints),))
     except UnreadableError as error:
