@@ -1,6 +1,6 @@
-"""Prefixes on the real endpoint picker of llm-d 0.6.0: hits by what simulated servers count.
+"""Prefixes on real endpoint pickers: hits by what simulated servers count.
 
-The picker's tokenizer, which the kit doesn't deploy, is a stand-in that asks one of the servers.
+The tokenizer of llm-d 0.6.0's picker, which the kit doesn't deploy, is a stand-in that asks one of the servers.
 """
 
 import json
@@ -9,26 +9,16 @@ from typing import Any
 import pytest
 import yaml
 from llmd_oke import catalogue
-from llmd_oke.serving import labels, picker_config, router
-from pod_cluster import HERE, Object, PodCluster, is_ready, program_of
+from llmd_oke.serving import labels
+from llmd_oke.serving.picker_config import RouterArgs
+from pod_cluster import HERE, PodCluster, is_ready
 from prefix_load import PREFIXES, PROMPTS_EACH
-from test_router_in_cluster import PLURALS, create_definitions, release_of, with_few_processors
+from simulated_unit import BLOCK, MODEL, ROUTER_RELEASES, SERVERS_RELEASE, Namespace
+from test_router_in_cluster import PLURALS
 
 pytestmark = pytest.mark.rehearsal
 
-SERVERS_RELEASE, ROUTER_RELEASE = "llm-d-0.9.0", "llm-d-0.6.0"
-NAMESPACE, MODEL = "prefixes", "Qwen/Qwen3-8B"
-SERVERS, BLOCK, TOKENIZER_PORT = 4, 16, 5600
-SERVER = """
-metadata: {{name: {name}, namespace: {namespace}, labels: {labels}}}
-spec:
-  containers:
-    - name: vllm
-      image: {image}
-      command: [vllm, serve, {model}, --port=8000, --block-size={block}, '{events}']
-      env: [{{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}]
-      readinessProbe: {{httpGet: {{path: /health, port: 8000}}, periodSeconds: 1}}
-"""
+TOKENIZER_PORT = 5600
 TOKENIZER = """
 metadata: {{name: tokenizer, namespace: {namespace}, labels: {{app: tokenizer}}}}
 spec:
@@ -71,88 +61,57 @@ def precise(tokenizer: str, events_port: int) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def hits(pod_cluster: PodCluster) -> dict[str, float]:
-    """The share of prompt tokens that servers had cached: by what they report, by the profile `prefix`, by neither."""
-    release, newer = release_of(ROUTER_RELEASE), catalogue.release(SERVERS_RELEASE)
-    if program_of("envoy") is None:
-        pytest.skip("no envoy on this machine")
+@pytest.fixture(scope="module", params=ROUTER_RELEASES)
+def hits(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> dict[str, float]:
+    """The share of prompt tokens that servers had cached, by unit: by what they report (`precise`), by what the picker
+    has sent them (`prefix`, `affinity`), and by neither (`load`).
+    """
+    namespace, newer = Namespace.made(pod_cluster, "prefixes", request.param), catalogue.release(SERVERS_RELEASE)
     assert newer is not None
     assert newer.vllm.kv_events is not None
-    core = pod_cluster.namespace(NAMESPACE)
-    create_definitions(pod_cluster, release)
     (flag,) = newer.vllm.kv_events.given(MODEL, 8000)
-    addresses: dict[str, list[str]] = {}
-    for unit in ("precise", "prefix", "load"):
-        names = [f"{unit}-{index}" for index in range(SERVERS)]
-        for name in names:
-            selected = json.dumps(labels.role_selector(unit, "aggregated"))
-            pod_cluster.create(
-                f"{core}/pods",
-                SERVER.format(
-                    name=name,
-                    namespace=NAMESPACE,
-                    labels=selected,
-                    image=newer.vllm.image.pinned,
-                    model=MODEL,
-                    block=BLOCK,
-                    events=flag,
-                ),
-            )
-        addresses[unit] = [pod_cluster.wait(f"{core}/pods", name, is_ready)["status"]["podIP"] for name in names]
+    first = namespace.serve("precise", flag)
+    if request.param == SERVERS_RELEASE:
+        precisely: RouterArgs = {"profile": "precise-prefix"}
+        routers: dict[str, RouterArgs] = {"affinity": {"profile": "prefix-affinity"}, "load": {"profile": "token-load"}}
+    else:
+        scorer = precise(_tokenizer(namespace, first[0]), newer.vllm.kv_events.port)
+        precisely, routers = {"config": picker(scorer)}, {"load": {"config": picker()}}
+    found = {"precise": _measured(namespace, "precise", precisely, first)}
+    for unit, args in {"prefix": RouterArgs(profile="prefix"), **routers}.items():
+        found[unit] = _measured(namespace, unit, args, namespace.serve(unit, flag))
+    print("share of prompt tokens that servers had cached:", request.param, found)
+    return found
+
+
+def _tokenizer(namespace: Namespace, server: str) -> str:
+    """Return the address of a tokenizer that asks a server, which the router of the unit `precise` may reach."""
+    cluster, core = namespace.cluster, namespace.core
     program = {"metadata": {"name": "tokenizer"}, "data": {"tokenizer.py": (HERE / "tokenizer_service.py").read_text()}}
-    assert pod_cluster.api.post(f"{core}/configmaps", json=program).is_success
-    url = f"http://{addresses['precise'][0]}:8000"
-    pod_cluster.create(f"{core}/pods", TOKENIZER.format(namespace=NAMESPACE, port=TOKENIZER_PORT, url=url))
+    assert cluster.api.post(f"{core}/configmaps", json=program).is_success
+    url = f"http://{server}:8000"
+    cluster.create(f"{core}/pods", TOKENIZER.format(namespace=namespace.name, port=TOKENIZER_PORT, url=url))
     policy = TOKENIZER_POLICY.format(
-        namespace=NAMESPACE, router=json.dumps(labels.router_selector("precise")), port=TOKENIZER_PORT
+        namespace=namespace.name, router=json.dumps(labels.router_selector("precise")), port=TOKENIZER_PORT
     )
-    pod_cluster.create(f"/{PLURALS['NetworkPolicy'].format(NAMESPACE)}", policy)
-    tokenizer = pod_cluster.wait(f"{core}/pods", "tokenizer", is_ready)["status"]["podIP"]
-    scorer = precise(f"{tokenizer}:{TOKENIZER_PORT}", newer.vllm.kv_events.port)
-    routers: dict[str, str | None] = {"precise": picker(scorer), "prefix": None, "load": picker()}
-    return {unit: _measured(pod_cluster, unit, config, addresses[unit]) for unit, config in routers.items()}
+    cluster.create(f"/{PLURALS['NetworkPolicy'].format(namespace.name)}", policy)
+    address = cluster.wait(f"{core}/pods", "tokenizer", is_ready)["status"]["podIP"]
+    return f"{address}:{TOKENIZER_PORT}"
 
 
-def _measured(cluster: PodCluster, unit: str, config: str | None, servers: list[str]) -> float:
-    """Have a router, by the profile `prefix` without a config, send prompts to its servers, and return the share of
-    their tokens that these had cached.
-    """
-    args: picker_config.RouterArgs = {
-        "release": SERVERS_RELEASE,
-        "override": {"router": ROUTER_RELEASE},
-        "namespace": NAMESPACE,
-        "model": unit,
-        "unit": unit,
-        "disaggregated": False,
-        "config": config,
-        "reported": {"model": MODEL, "block_size": BLOCK},
-    }
-    for manifest in with_few_processors(router.router_manifests(args)):
-        response = cluster.api.post(f"/{PLURALS[manifest['kind']].format(NAMESPACE)}", json=manifest)
-        assert response.is_success, response.text
-    cluster.wait(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", f"{unit}-epp", _is_ready)
-    address = cluster.get(f"/api/v1/namespaces/{NAMESPACE}/services/{unit}-epp")["spec"]["clusterIP"]
-    cluster.inside("curl", "-sS", "--retry-connrefused", "--retry", "30", "--retry-delay", "1", f"http://{address}/")
-    statuses = json.loads(cluster.inside("python3", str(HERE / "prefix_load.py"), f"{address}:80", MODEL))
+def _measured(namespace: Namespace, unit: str, args: RouterArgs, servers: list[str]) -> float:
+    """Have a router send prompts to its servers, and return the share of their tokens that these had cached."""
+    address = namespace.route(unit, {"reported": {"model": MODEL, "block_size": BLOCK}, **args})
+    statuses = json.loads(namespace.cluster.inside("python3", str(HERE / "prefix_load.py"), address, MODEL))
     assert statuses == {"200": PREFIXES * PROMPTS_EACH}
-    texts = [cluster.inside("curl", "-sS", f"http://{server}:8000/metrics") for server in servers]
     queried, cached = (
-        sum(float(line.rpartition(" ")[2]) for text in texts for line in text.splitlines() if line.startswith(name))
-        for name in ("vllm:prefix_cache_queries_total{", "vllm:prefix_cache_hits_total{")
+        sum(namespace.counted(servers, f"vllm:prefix_cache_{name}_total")) for name in ("queries", "hits")
     )
     return cached / queried
 
 
-def _is_ready(deployment: Object) -> bool:
-    return deployment.get("status", {}).get("readyReplicas", 0) == 1
-
-
-@pytest.mark.parametrize("unit", ["precise", "prefix"])
-def test_prefix_routing_raises_the_share_of_prompt_tokens_found_in_servers_caches(
-    hits: dict[str, float], unit: str
-) -> None:
+def test_prefix_routing_raises_the_share_of_prompt_tokens_found_in_servers_caches(hits: dict[str, float]) -> None:
     """All prompts of a prefix but the first can find it cached."""
-    print("share of prompt tokens that servers had cached:", hits)
-    assert hits[unit] > hits["load"] + 0.15
-    assert hits[unit] > 0.9 * (PROMPTS_EACH - 1) / PROMPTS_EACH
+    for unit in hits.keys() - {"load"}:
+        assert hits[unit] > hits["load"] + 0.15, unit
+        assert hits[unit] > 0.9 * (PROMPTS_EACH - 1) / PROMPTS_EACH, unit

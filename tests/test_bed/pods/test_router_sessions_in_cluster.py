@@ -1,4 +1,4 @@
-"""Sessions on the real endpoint picker of llm-d 0.6.0: what it keeps of them, and what its clients are told."""
+"""Sessions on real endpoint pickers: what they keep of them, and what their clients are told."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from test_router_in_cluster import BACKEND, PLURALS, create_definitions, release
 
 pytestmark = pytest.mark.rehearsal
 
-RELEASE, NAMESPACE, TOKEN = "llm-d-0.6.0", "sessions", "x-session-token"
+NAMESPACE, TOKEN, NAME = "sessions", "x-session-token", "x-session-id"
 SERVERS = [f"server-{index}" for index in range(4)]
 CONFIG = {
     "plugins": [{"type": "single-profile-handler"}, {"type": "session-affinity-scorer"}],
@@ -37,9 +37,9 @@ class Sessions:
     cluster: PodCluster
     address: str
 
-    def ask(self, token: str | None = None, *, stream: bool = False) -> Answer:
+    def ask(self, token: str | None = None, *, header: str = TOKEN, stream: bool = False) -> Answer:
         body = json.dumps({"model": "m", "prompt": "short", "stream": stream})
-        named = ("-H", f"{TOKEN}: {token}") if token else ()
+        named = ("-H", f"{header}: {token}") if token else ()
         sent = ("curl", "-sS", "-i", "-m", "60", "-H", "Content-Type: application/json", *named, "-d", body)
         head, _, content = self.cluster.inside(*sent, f"http://{self.address}/v1/completions").partition("\n\n")
         status, *lines = head.splitlines()
@@ -55,30 +55,43 @@ def token_of(pod: str) -> str:
 
 @pytest.fixture(scope="module")
 def sessions(pod_cluster: PodCluster) -> Sessions:
-    release = release_of(RELEASE)
+    """A router of llm-d 0.6.0."""
+    return _routed(pod_cluster, "llm-d-0.6.0", NAMESPACE, {"config": yaml.safe_dump(CONFIG)})
+
+
+@pytest.fixture(scope="module")
+def named_sessions(pod_cluster: PodCluster) -> Sessions:
+    """A router of llm-d 0.9.0 by the profile session-affinity."""
+    return _routed(pod_cluster, "llm-d-0.9.0", "named-sessions", {"profile": "session-affinity", "replicas": 1})
+
+
+def _routed(
+    pod_cluster: PodCluster, release_name: str, namespace: str, router_args: picker_config.RouterArgs
+) -> Sessions:
+    release = release_of(release_name)
     if program_of("envoy") is None:
         pytest.skip("no envoy on this machine")
-    core = pod_cluster.namespace(NAMESPACE)
+    core = pod_cluster.namespace(namespace)
     create_definitions(pod_cluster, release)
     program = {"metadata": {"name": "backend"}, "data": {"backend.py": (HERE / "router_backend.py").read_text()}}
     assert pod_cluster.api.post(f"{core}/configmaps", json=program).is_success
     inputs = json.dumps(labels.role_selector("m", "aggregated"))
     for name in SERVERS:
-        pod_cluster.create(f"{core}/pods", BACKEND.format(name=name, namespace=NAMESPACE, labels=inputs))
+        pod_cluster.create(f"{core}/pods", BACKEND.format(name=name, namespace=namespace, labels=inputs))
     for name in SERVERS:
         pod_cluster.wait(f"{core}/pods", name, is_ready)
     args: picker_config.RouterArgs = {
         "release": release.name,
-        "namespace": NAMESPACE,
+        "namespace": namespace,
         "model": "m",
         "unit": "m",
         "disaggregated": False,
-        "config": yaml.safe_dump(CONFIG),
+        **router_args,
     }
     for manifest in with_few_processors(router.router_manifests(args)):
-        response = pod_cluster.api.post(f"/{PLURALS[manifest['kind']].format(NAMESPACE)}", json=manifest)
+        response = pod_cluster.api.post(f"/{PLURALS[manifest['kind']].format(namespace)}", json=manifest)
         assert response.is_success, response.text
-    deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     pod_cluster.wait(deployments, "m-epp", _is_ready)
     service = pod_cluster.get(f"{core}/services/m-epp")["spec"]["clusterIP"]
     pod_cluster.inside(
@@ -112,3 +125,13 @@ def test_the_picker_sends_clients_no_session_token_in_response_headers(sessions:
     """The picker writes it as the answer ends, when its headers have gone out: why such configs are refused."""
     assert TOKEN not in sessions.ask(stream=stream).headers
     assert TOKEN not in sessions.ask(token_of(SERVERS[0]), stream=stream).headers
+
+
+def test_requests_of_a_session_id_reach_the_server_that_answered_its_first(named_sessions: Sessions) -> None:
+    """Sessions are spread over servers, and requests without one are, too."""
+    places = {name: {named_sessions.ask(name, header=NAME).server for _ in range(4)} for name in map(str, range(12))}
+    counts = Counter(named_sessions.ask().server for _ in range(REQUESTS))
+    print("sessions:", places, "without one:", dict(counts))
+    assert all(len(servers) == 1 for servers in places.values())
+    assert len(set[str]().union(*places.values())) > 1
+    assert len(counts) > 1
