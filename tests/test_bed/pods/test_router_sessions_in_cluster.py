@@ -128,7 +128,7 @@ def test_the_picker_sends_clients_no_session_token_in_response_headers(sessions:
 
 
 def test_requests_of_a_session_id_reach_the_server_that_answered_its_first(named_sessions: Sessions) -> None:
-    """Sessions are spread over servers, and requests without one are, too."""
+    """The picker spreads sessions over servers, and requests without one too."""
     places = {name: {named_sessions.ask(name, header=NAME).server for _ in range(4)} for name in map(str, range(12))}
     counts = Counter(named_sessions.ask().server for _ in range(REQUESTS))
     print("sessions:", places, "without one:", dict(counts))
