@@ -14,6 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from llmd_base.records import document
 from llmd_oke.catalogue.signatures import text_signatures
 from llmd_oke.operations.doctor.diagnosis import diagnose
 from llmd_oke.operations.doctor.sources import open_source
@@ -105,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
         lines = write_logs(Path(folder), options.mib)
         result = measure(Path(folder), options.mib, lines, options.runs)
     if options.json:
-        print(json.dumps({**asdict(result), "mb_per_s": result.mb_per_s, "passed": result.passed}))
+        print(json.dumps({**asdict(result), **document("mb_per_s passed", result)}))
     else:
         print(
             f"{result.mib} MiB in {result.lines:,} lines: {result.wall_s:.2f} s, {result.mb_per_s:.0f} MB/s "

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
+from llmd_base.records import document
 from llmd_oke.serving import authentication, stack_envoy
 from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.serving.model_envoy import READY_PORT, Upstream
@@ -371,8 +372,8 @@ def main() -> None:
         outcomes = asyncio.run(_outcomes(options.inside, options.only, options.seconds, PlainProgress()))
     except KitError as error:
         sys.exit(f"error {error}")
-    document: list[dict[str, Any]] = [{**asdict(outcome), "held": outcome.held} for outcome in outcomes]
-    print(json.dumps(document, indent=1) if options.json else _table(outcomes))
+    found: list[dict[str, Any]] = [{**asdict(outcome), **document("held", outcome)} for outcome in outcomes]
+    print(json.dumps(found, indent=1) if options.json else _table(outcomes))
     sys.exit(not all(outcome.held for outcome in outcomes))
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from exact_server import TTFT_S
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from llmd_bench.load.records import percentile
 from llmd_bench.load.workload import WORDS
 from rich.console import Console
@@ -377,7 +378,7 @@ def main(
     if as_json:
         print(
             json.dumps(
-                [{**asdict(measurement), "misses": measurement.misses} for measurement in measurements], indent=2
+                [{**asdict(measurement), **document("misses", measurement)} for measurement in measurements], indent=2
             )
         )
     else:

@@ -322,20 +322,15 @@ class DeviceProvider:
             for labels in need_labels
             async for item in self._client.list(Deployment, namespace="*", labels={**labels})
         ]
-        return ClusterObjects(
-            pods=pods,
-            deployments=deployments,
-            objects={name: await self._custom(resource) for name, resource in self._kinds.items()},
-        )
-
-    async def _custom(self, kind: Any) -> list[dict[str, Any]]:
-        """Return the objects of a custom resource; an empty list if its definition doesn't exist."""
-        try:
-            return [item.to_dict() async for item in self._client.list(kind, namespace="*")]
-        except httpx2.HTTPStatusError as error:
-            if status_code(error) == NOT_FOUND:
-                return []
-            raise
+        custom: dict[str, list[dict[str, Any]]] = {}
+        for name, kind in self._kinds.items():
+            try:
+                custom[name] = [item.to_dict() async for item in self._client.list(kind, namespace="*")]
+            except httpx2.HTTPStatusError as error:
+                if status_code(error) != NOT_FOUND:
+                    raise
+                custom[name] = []  # the resource's definition doesn't exist
+        return ClusterObjects(pods=pods, deployments=deployments, objects=custom)
 
     async def _attach(self, objects: ClusterObjects) -> None:
         """Create and delete NetworkAttachmentDefinitions as the SR-IOV operator does: one for each SriovNetwork."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from llmd_base.errors import KitError
+from llmd_base.records import document
 from llmd_bench.evals import EvalResult, EvaluationJudgement, judge
 from rich.table import Table
 from rich.text import Text
@@ -106,10 +107,13 @@ def evaluate(
 def _document(outcome: EvaluationOutcome) -> dict[str, Any]:
     return {
         **outcome.result.model_dump(mode="json", exclude={"answers"}),
-        "score": outcome.result.score,
-        "interval_95": list(outcome.result.interval),
-        "judgement": {**outcome.judgement.model_dump(mode="json"), "passed": outcome.judgement.passed},
-        "file": str(outcome.file),
+        **document(
+            "score interval_95 judgement file",
+            outcome.result,
+            interval_95=list(outcome.result.interval),
+            judgement={**outcome.judgement.model_dump(mode="json"), **document("passed", outcome.judgement)},
+            file=str(outcome.file),
+        ),
     }
 
 

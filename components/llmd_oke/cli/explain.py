@@ -77,14 +77,15 @@ def _print(document_: dict[str, Any]) -> None:
 
 
 def _field_document(found: "FieldExplanation") -> dict[str, Any]:
-    return {
-        "field": str(found.field),
-        "value": found.value,
-        "keys": [document("path value line file", probe.key, tried=probe.value) for probe in found.origins],
-        "untried": [document("path value line file", item.key, why=item.why) for item in found.untried],
-        "catalogue": [document("file line text", line) for line in found.catalogue],
-        "component": found.component or None,
-    }
+    return document(
+        "field value",
+        found,
+        field=str(found.field),
+        keys=[document("path value line file", probe.key, tried=probe.value) for probe in found.origins],
+        untried=[document("path value line file", item.key, why=item.why) for item in found.untried],
+        catalogue=[document("file line text", line) for line in found.catalogue],
+        component=found.component or None,
+    )
 
 
 def _key_document(known: "KeyExplanation") -> dict[str, Any]:

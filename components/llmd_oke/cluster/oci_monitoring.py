@@ -4,6 +4,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
+from llmd_base.records import document
 
 from llmd_oke.catalogue.oci_monitoring import oci_monitoring
 from llmd_oke.cluster.provider import TagArgs, foreign_tags, tag_args
@@ -129,12 +130,12 @@ def _logs(
     )
     kept: Any = {"log_group_id": group.id, "is_enabled": True, "retention_duration": days, **tags, "opts": opts}
     if args.get("control_plane"):
-        source: Any = {
-            "source_type": "OCISERVICE",
-            "service": facts.control_plane_log.service,
-            "category": facts.control_plane_log.category,
-            "resource": args["cluster_id"],
-        }
+        source: Any = document(
+            "source_type service category resource",
+            facts.control_plane_log,
+            source_type="OCISERVICE",
+            resource=args["cluster_id"],
+        )
         oci.logging.Log(
             f"{name}-control-plane",
             display_name=f"{label}-control-plane",

@@ -10,6 +10,8 @@ from typing import Any
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
+from llmd_base.records import document
+
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.catalogue.operators import operator
 from llmd_oke.planning import Plan
@@ -47,10 +49,10 @@ class SbomComponent:
 
     def document(self) -> dict[str, Any]:
         """Return the component in CycloneDX's JSON form."""
-        plain = {"type": self.kind, "bom-ref": self.reference, "name": self.name, "version": self.version}
+        plain = {"type": self.kind, "bom-ref": self.reference, **document("name version purl", self)}
         hashes = [{"alg": "SHA-256", "content": self.sha256}] if self.sha256 else None
         facts = [{"name": f"{KIT}:{name}", "value": value} for name, value in sorted(self.facts.items())]
-        whole = {**plain, "purl": self.purl, "hashes": hashes, "properties": facts or None}
+        whole = {**plain, "hashes": hashes, "properties": facts or None}
         return {key: value for key, value in whole.items() if value is not None}
 
 

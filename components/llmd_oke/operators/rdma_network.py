@@ -106,17 +106,17 @@ def policy(shape: Shape) -> Manifest:
     facts = operators.rdma()
     if shape.rdma.sriov is None:
         raise KitError(f"The catalogue has no ports of {shape.name} that virtual functions could be made of.")
-    spec = {
-        "deviceType": facts.policy.device_type,
-        "externallyManaged": True,
-        "isRdma": True,
-        "mtu": facts.policy.mtu,
-        "nicSelector": {"rootDevices": list(shape.rdma.sriov.ports), "vendor": shape.rdma.sriov.vendor},
-        "nodeSelector": {INSTANCE_TYPE_LABEL: shape.name},
-        "numVfs": facts.policy.functions_per_port,
-        "priority": facts.policy.priority,
-        "resourceName": resource_name(shape, facts),
-    }
+    spec = document(
+        "deviceType externallyManaged isRdma mtu nicSelector nodeSelector numVfs priority resourceName",
+        facts.policy,
+        deviceType=facts.policy.device_type,
+        externallyManaged=True,
+        isRdma=True,
+        nicSelector=document("rootDevices vendor", shape.rdma.sriov, rootDevices=list(shape.rdma.sriov.ports)),
+        nodeSelector={INSTANCE_TYPE_LABEL: shape.name},
+        numVfs=facts.policy.functions_per_port,
+        resourceName=resource_name(shape, facts),
+    )
     return _object(_SRIOV, "SriovNetworkNodePolicy", shape.name.lower().replace(".", "-"), spec)
 
 

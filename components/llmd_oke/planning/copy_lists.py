@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 import yaml
+from llmd_base.records import document
 
 from llmd_oke.planning.container_images import Copy
 
@@ -32,7 +33,7 @@ def as_copy(copy: Copy) -> dict[str, Any]:
         return plain
     chart = copy.archive
     source = f"{chart.repository}/{chart.reference}"
-    return {**plain, "source": source, "version": chart.version, "sha256": chart.sha256}
+    return {**plain, "source": source, **document("version sha256", chart)}
 
 
 def copy_text(copies: Sequence[Copy], prefix: str, form: CopyForm) -> str:

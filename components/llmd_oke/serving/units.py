@@ -390,13 +390,12 @@ def _connector_arguments(spec: ServerSpec) -> list[str]:
         return []
     ranks = way.ranks if spread.data_parallel_size > 1 else None
     of_ranks = [*ranks.sidecar_arguments, *(ranks.over_nodes if spread.nodes > 1 else ())] if ranks else []
-    told = {
-        "tensor_parallel_size": spread.tensor_parallel_size,
-        "data_parallel_size": spread.data_parallel_size,
-        "data_parallel_size_local": spread.data_parallel_size_local,
-        "prefill_hosts": ",".join(peer_names.hosts("prefill", spread.nodes)),
-        "decode_hosts": ",".join(peer_names.hosts("decode", spread.nodes)),
-    }
+    told = document(
+        "tensor_parallel_size data_parallel_size data_parallel_size_local",
+        spread,
+        prefill_hosts=",".join(peer_names.hosts("prefill", spread.nodes)),
+        decode_hosts=",".join(peer_names.hosts("decode", spread.nodes)),
+    )
     return [argument.format(**told) for argument in (*way.sidecar_arguments, *of_ranks)]
 
 

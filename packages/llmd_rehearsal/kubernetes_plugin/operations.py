@@ -60,6 +60,7 @@ from llmd_rehearsal.plugin_values import (
     Tree,
     dig,
     dig_list,
+    dig_map,
     has_unknowns,
 )
 
@@ -475,7 +476,13 @@ def read(
         raise OperationRefusal(str(error)) from None
     recorded = Checkpoint.parse(state)
     recorded_inputs = normalized(to_object(inputs), session.schemas)
-    now = prune(live, recorded_inputs) if recorded_inputs else _as_inputs(live)
+    if recorded_inputs:
+        now = prune(live, recorded_inputs)
+    else:
+        now = without_read_only_metadata({key: value for key, value in live.items() if key != "status"})
+        if annotations := dig_map(now, "metadata", "annotations"):
+            kept = {key: value for key, value in annotations.items() if key not in _CLUSTERS_OWN_ANNOTATIONS}
+            now = with_metadata(now, annotations=kept or None)
     version = recorded.initial_api_version or live["apiVersion"]
     checkpoint = Checkpoint(now, live, version, manager_name(recorded.inputs, recorded.manager))
     inputs_now = mark_secrets(now, inputs)
@@ -486,15 +493,6 @@ def read(
             unready = replace(checkpoint, live=error.live).tree(inputs)
             raise InitFailed(id_, unready, [str(error), *error.reasons], inputs_now) from None
     return checkpoint.tree(inputs), inputs_now
-
-
-def _as_inputs(live: JsonObject) -> JsonObject:
-    obj = without_read_only_metadata({key: value for key, value in live.items() if key != "status"})
-    annotations: dict[str, Any] | None = dig(obj, "metadata", "annotations")
-    if not annotations:
-        return obj
-    kept = {key: value for key, value in annotations.items() if key not in _CLUSTERS_OWN_ANNOTATIONS}
-    return with_metadata(obj, annotations=kept or None)
 
 
 def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:

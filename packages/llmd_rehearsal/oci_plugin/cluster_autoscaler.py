@@ -123,28 +123,23 @@ def pods_of(objects: Iterable[JsonObject]) -> Iterator[PodRequest]:
             continue
         owners = {owner.get("kind") for owner in dig_list(pod, "metadata", "ownerReferences")}
         conditions = dig_list(pod, "status", "conditions")
+        requests: Room = {}  # a limit without a request counts as a request
+        for container in dig_list(pod, "spec", "containers"):
+            asked = dig_map(container, "resources", "limits") | dig_map(container, "resources", "requests")
+            for resource, amount in asked.items():
+                requests[resource] = requests.get(resource, Decimal()) + quantity(amount)
         yield PodRequest(
             namespace=pod["metadata"]["namespace"],
             name=pod["metadata"]["name"],
             uid=pod["metadata"]["uid"],
             node=dig(pod, "spec", "nodeName") or "",
-            requests=_requests(dig_list(pod, "spec", "containers")),
+            requests=requests,
             selector=dig_map(pod, "spec", "nodeSelector"),
             tolerations=dig_list(pod, "spec", "tolerations"),
             of_daemon_set="DaemonSet" in owners,
             unschedulable=not dig(pod, "metadata", "deletionTimestamp")
             and any(item["type"] == "PodScheduled" and item.get("reason") == "Unschedulable" for item in conditions),
         )
-
-
-def _requests(containers: Iterable[JsonObject]) -> Room:
-    """Return the sum of all containers' resource requests; a limit without a request counts as a request."""
-    total: Room = {}
-    for container in containers:
-        asked = dig_map(container, "resources", "limits") | dig_map(container, "resources", "requests")
-        for resource, amount in asked.items():
-            total[resource] = total.get(resource, Decimal()) + quantity(amount)
-    return total
 
 
 def room_of(node: NodeConfig) -> Room:

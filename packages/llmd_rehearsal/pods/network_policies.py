@@ -174,17 +174,11 @@ def _ports(ports: Sequence[NetworkPolicyPort], target: Pod | None) -> Iterable[t
             yield protocol, *_EVERY_PORT
         elif isinstance(port.port, int):
             yield protocol, port.port, port.endPort or port.port
-        else:
-            numbers = _named(target, port.port, protocol) if target else ()
-            yield from ((protocol, number, number) for number in numbers)
-
-
-def _named(pod: Pod, name: str, protocol: str) -> Iterable[int]:
-    spec = pod.spec
-    for container in [*(spec.initContainers or []), *spec.containers] if spec else []:
-        for port in container.ports or []:
-            if port.name == name and (port.protocol or "TCP") == protocol:
-                yield port.containerPort
+        elif target is not None and (spec := target.spec):
+            for container in [*(spec.initContainers or []), *spec.containers]:
+                for own in container.ports or []:
+                    if own.name == port.port and (own.protocol or "TCP") == protocol:
+                        yield protocol, own.containerPort, own.containerPort
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
+from llmd_base.records import document
 from llmd_oke.catalogue import CatalogueModel
 from llmd_oke.catalogue.models import Vocabulary
 
@@ -50,7 +51,7 @@ class TinyModel:
     @property
     def server_values(self) -> dict[str, str]:
         """Values of the placeholders `{…}` in the servers' arguments (`values/rehearsal/real-vllm.yaml`)."""
-        return {"family": self.family, "dtype": self.dtype, "kv_cache_bytes": str(self.kv_cache_bytes)}
+        return document("family dtype kv_cache_bytes", self, kv_cache_bytes=str(self.kv_cache_bytes))
 
     @property
     def block_size(self) -> int | None:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn, cast
 
+from llmd_base.records import document
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.config.engine import Flag, flags_by_name
 from llmd_pods.compiled_code.start import server_command
@@ -93,7 +94,7 @@ def _options(name: str, flag: Flag) -> dict[str, Any]:
         case kind:
             converter = {"text": str, "integer": int, "size": human_readable_int, "number": float}[kind]
             metavar = name.upper().replace("-", "_")
-            return {"type": converter, "default": flag.default, "choices": flag.choices, "metavar": metavar}
+            return document("type default choices metavar", flag, type=converter, metavar=metavar)
 
 
 def human_readable_int(text: str) -> int:
