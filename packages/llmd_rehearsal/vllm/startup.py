@@ -30,6 +30,7 @@ _NO_SNAPSHOT = (
     "specified revision on the local disk and outgoing traffic has been disabled."
 )
 _NO_VOCABULARY = "error downloading or loading vocab file: failed to download or load vocab file"
+_NO_VOCABULARY_FILE = "invalid tiktoken vocab file: No such file or directory (os error 2)"
 _INDEX = "model.safetensors.index.json"
 _HEADER_BYTES = struct.Struct("<Q")
 
@@ -283,8 +284,12 @@ def vocabulary_error(model: CatalogueModel, environment: Mapping[str, str], file
     vocabulary = model.vocabulary
     if vocabulary is None:
         return None
-    file = files.place(f"{environment.get(vocabulary.variable, '')}/{vocabulary.file}")
-    return None if file and file.is_file() and file.stat().st_size == vocabulary.bytes else _NO_VOCABULARY
+    if (folder := environment.get(vocabulary.variable)) is None:
+        return _NO_VOCABULARY
+    file = files.place(f"{folder}/{vocabulary.file}")
+    if file is None or not file.is_file():
+        return _NO_VOCABULARY_FILE
+    return None if file.stat().st_size == vocabulary.bytes else _NO_VOCABULARY
 
 
 def read_draft(draft: DraftSettings, environment: Mapping[str, str], files: ContainerFiles) -> str:

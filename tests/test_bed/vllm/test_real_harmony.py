@@ -47,5 +47,5 @@ def test_gpt_oss_without_its_vocabulary_refuses_chats_as_the_simulated_one_does(
 ) -> None:
     answer = client.post(f"/v1/{path}", json={"model": MODEL, **prompt})
     error = answer.json()["error"]
-    said = vocabulary_error(catalogue_model(WINDOWED), {}, ContainerFiles({}))
+    said = vocabulary_error(catalogue_model(WINDOWED), {"TIKTOKEN_ENCODINGS_BASE": "/empty"}, ContainerFiles({}))
     assert (answer.status_code, error["type"], error["message"]) == (500, "InternalServerError", said)
