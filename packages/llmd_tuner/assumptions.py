@@ -83,8 +83,8 @@ def _forecast(forecast: Row, servers: int, share: float) -> Iterator[Assumption]
 
 @dataclass(frozen=True)
 class StackModel:
-    """Model of a stack, with its latency targets, as the command lines in advice name it. `name` is None where the
-    stack has a single model, which needs no `--name`.
+    """Model of a stack file, with the options by which `tune` commands in advice name it. `name` is None where the
+    stack has a single model, which needs no `--name`; `targets` are the model's latency targets.
     """
 
     stack: str
@@ -108,8 +108,8 @@ class NextStep:
 
 
 def advice(judged: Sequence[AssumptionJudgement], seen: CountedObservation, place: StackModel) -> Iterator[NextStep]:
-    """Yield a next step for each cause of a broken assumption; nothing where all assumptions hold, or where no request
-    was counted.
+    """Yield the next steps for a user: one for each cause of a broken assumption; none where all assumptions hold, or
+    where no request was counted.
     """
     if not seen.answered:
         return

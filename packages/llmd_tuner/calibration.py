@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 Group = Callable[[StepTime], Hashable]
 
 FEWEST_POINTS = 3
-"""Minimum number of measured points of a role to which its factors are fitted."""
+"""Minimum number of measured points from which the factors of a role (prefill or decode) are fitted."""
 
 MAX_ROUNDS = 100
 
@@ -138,13 +138,15 @@ def _fit_prefill(points: Sequence[StepTime], busy: Sequence[bool], base: Latency
 
 
 def decode_s(model: LatencyModel, point: StepTime) -> float:
-    """Return the predicted time in seconds of a decode step with the batch and the context of a measured point."""
+    """Return the decode step's time in seconds that a latency model predicts for the batch, context and parallelism of
+    a measured point.
+    """
     return model.server(point.parallelism).decode_step_s(point.sequences, point.tokens)
 
 
 def prefill_s(model: LatencyModel, point: StepTime) -> float:
-    """Return the predicted time in seconds per prompt, for prompts of the length and in the number in flight of a
-    measured point.
+    """Return the time in seconds for each prompt that a latency model predicts for a measured point: for prompts of its
+    length, with as many in flight, on a server of its parallelism.
     """
     gpu_s = _gpu_s(model, point)
     return max(gpu_s, (_together(point) * gpu_s + model.factors.prefill_overhead_s) / point.sequences)
@@ -250,7 +252,9 @@ def by_load(point: StepTime) -> Hashable:
 
 
 def by_spread(point: StepTime) -> Hashable:
-    """Return the parallelism of the server that a point was measured on, as a key for grouping points."""
+    """Return the parallelism (tensor and data parallel sizes, nodes) of the server that a point was measured on, as a
+    key for grouping points.
+    """
     return point.parallelism
 
 
@@ -263,8 +267,8 @@ def spreads_of(points: Iterable[StepTime]) -> list[Parallelism]:
 
 
 def leave_out(role: CalibratedRole, points: Sequence[StepTime], base: LatencyModel, group: Group) -> HeldOut | None:
-    """Cross-validate the fit of a role: predict each group of measured points, such as those of one load, from a fit to
-    all other groups. Returns None where there are too few points or groups.
+    """Cross-validate the fit of a role: predict the points of each group, such as those of one load, from a fit to the
+    points of all other groups, and return the errors. None where there are too few points or groups.
     """
     predictions: list[tuple[StepTime, float]] = []
     for left_out in dict.fromkeys(map(group, points)):

@@ -28,7 +28,9 @@ _FRONTIER = "What no other deployment and load exceeds in both: a part of the fr
 
 @dataclass(frozen=True)
 class Picture:
-    """Contents of a plot of a search: frontier, curves of single deployments, targets, and measured runs."""
+    """Contents of a plot of a search for the best deployment: frontier of all deployments, curves of single ones over
+    the load, targets, and measured runs.
+    """
 
     model: str
     question: SearchInputs

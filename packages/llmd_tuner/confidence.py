@@ -71,14 +71,14 @@ def confine(
     allow_extrapolation: bool,
     started: DeployedConditions | None = None,
 ) -> tuple[SearchInputs, Confidence]:
-    """Restrict a search to the range that its latency figures were fitted to, and return it with the confidence in its
-    answer.
+    """Restrict a search to the servers and batches for which its latency figures are valid, and return the restricted
+    search with the confidence in its answer.
 
     Unless extrapolation is allowed, servers beyond the fit are left out, and batches are limited to the largest
-    measured one. Figures with a factor that is not physically possible are never extrapolated. Only tensor parallel
-    sizes are extrapolated by the model; data parallel ranks, whole experts and nodes that were not measured are bounds
-    beside the measured ones. `started` are the settings that the servers are started with, None where these are not
-    known.
+    measured one. Figures with a factor that is not physically possible are never extrapolated. Other tensor parallel
+    sizes are extrapolated by the latency model; servers with data parallel ranks, whole experts or several nodes that
+    nobody measured get lower bounds of their latencies. `started` are the settings that the servers are started with,
+    None where these are not known.
 
     Raises:
         KitError: nothing is left within the fit, and extrapolation is not allowed or impossible.

@@ -54,8 +54,8 @@ class DeploymentCounts:
 @dataclass(frozen=True)
 class Scores:
     """Steady states of deployments under load, as arrays with one element for each deployment. `prefill_load`,
-    `decode_load` and `transfer_load` are shares of the maximum load, `batch` is the number of sequences in a rank's
-    batch, and times are means in seconds.
+    `decode_load` and `transfer_load` are shares of the maximum load of prefill servers, decode servers and network
+    ports; `batch` is the number of sequences in the batch of a rank; times are means in seconds.
     """
 
     prefill_load: Array

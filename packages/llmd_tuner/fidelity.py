@@ -49,7 +49,9 @@ TRIMMED_NOTES = ("counted: ", "steady state: ")
 """Beginnings of the notes in this kit's rows that say which part of a run was evaluated."""
 
 ALIKE = (1.0,)
-"""Lengths of requests as shares of the mean lengths: all requests have the mean lengths."""
+"""Lengths of a run's requests as shares of their mean lengths, in the simplest case: all requests have the mean
+lengths.
+"""
 
 _THROUGHPUT = ("output_tokens_per_s", "tpsg", "tpsu")
 
@@ -132,7 +134,7 @@ class KnownFigures:
 
     `fitted` are the rows that the figures were fitted to, None where these are not known. In that case measurements of
     single servers with the figures' image are assumed to be among them, so that errors on fitted points are never
-    presented as errors on unseen ones.
+    presented as errors on unseen ones. `set_aside` are published rows that are known not to be what their source says.
     """
 
     figures: LatencyFigures

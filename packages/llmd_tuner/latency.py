@@ -72,7 +72,9 @@ class Sizes:
         return self.layers - self.window_layers - self.layers_without_attention
 
     def key_value_copies(self, gpus: int) -> int:
-        """Return how many of a server's `gpus` GPUs hold a copy of the same part of the KV cache."""
+        """Return how many of a server's `gpus` GPUs hold a copy of the same part of the KV cache; 1 if each holds
+        another part.
+        """
         return max(1, gpus // self.key_value_parts) if self.key_value_parts else 1
 
 

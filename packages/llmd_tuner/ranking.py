@@ -65,8 +65,8 @@ class Ranking:
 
 
 def rank(question: SearchInputs, most: int = 5, sensitivity: bool = True) -> Ranking:
-    """Search all deployments, explain why families lost and, with `sensitivity`, repeat the search with larger and
-    smaller inputs. `most` is the number of deployments to list.
+    """Search all deployments, explain why those of other kinds of servers than the best one lost and, with
+    `sensitivity`, repeat the search with larger and smaller inputs. `most` is the number of deployments to list.
     """
     result = search(question)
     best = result.best()
@@ -238,7 +238,9 @@ _INPUTS: dict[str, Callable[[SearchInputs, float], SearchInputs | None]] = {
 
 @dataclass(frozen=True)
 class SimulatedFinalist:
-    """Deployment with its simulation at the same load. Ratios are simulated values over those in closed form."""
+    """Deployment of a ranking, and the row of its simulation at the same load. Ratios are simulated values over those
+    that the ranking computed in closed form.
+    """
 
     deployment: Candidate
     row: Row

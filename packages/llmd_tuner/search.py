@@ -36,7 +36,8 @@ _TOGETHER = 2048
 """Units that are scored together at all loads: as many as a processor's caches hold."""
 
 FEWEST_SEQUENCES = 2
-"""A rank that holds fewer of the workload's requests is no candidate."""
+"""Minimum number of the workload's requests that a rank's KV cache must hold; servers with less room are no candidates.
+"""
 
 LOADS = np.linspace(0.02, 1.0, 40)
 """Loads at which each deployment is scored, as shares of its capacity."""
@@ -98,7 +99,7 @@ class Candidate:
 
 
 def reserved(gpus: "NDArray[np.int64]", gpus_per_node: int) -> "NDArray[np.int64]":
-    """Return the numbers of GPUs of the whole nodes that have at least the given numbers of GPUs."""
+    """Return the given numbers of GPUs, each rounded up to GPUs of whole nodes."""
     return -(-gpus // gpus_per_node) * gpus_per_node
 
 
@@ -220,8 +221,8 @@ def search(question: SearchInputs) -> Search:
 
 
 def families(question: SearchInputs) -> list[DeploymentFamily]:
-    """Return the families of deployments whose servers fit the GPUs' memory: aggregated ones, and
-    disaggregated ones.
+    """Return the families of deployments (aggregated and disaggregated ones) of all kinds of servers that fit the
+    memory of the GPUs.
     """
     loose, choices, gpus = LOOSENESS[question.profile], question.choices, question.hardware.gpus
     shared = _held(question, "aggregated", choices.aggregated)

@@ -30,7 +30,9 @@ TOKEN_BUDGET = 8192
 
 @dataclass(frozen=True)
 class Room:
-    """Limits on the number of sequences in the KV cache of servers."""
+    """Limits on the number of sequences of a rank: vLLM's `--max-num-seqs`, and the block sizes by which the KV cache
+    is filled.
+    """
 
     max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs
     """Maximum number of sequences that each rank runs at a time, even if its KV cache holds more."""
@@ -83,9 +85,9 @@ class DecodeServer:
 
 
 class ServerCurves:
-    """Concatenated curves of several kinds of servers, so that loads of all kinds are looked up in one call. The
-    position of a load is twice the kind's index plus the load's share of the kind's highest rate, so that positions
-    rise throughout.
+    """Latency curves of several kinds of servers in common arrays, so that loads of all kinds are looked up in one
+    call. The position of a load in the arrays is twice the kind's index plus the load's share of the kind's highest
+    rate; positions thus rise from each element to the next.
     """
 
     def __init__(self, servers: Sequence[DecodeServer]) -> None:
@@ -152,7 +154,9 @@ def decode_server(model: LatencyModel, workload: WorkloadClasses, parallelism: P
 def aggregated_server(
     model: LatencyModel, workload: WorkloadClasses, prefill: PrefillServer, batch: int
 ) -> DecodeServer:
-    """Return a server that both prefills and decodes: between two tokens of a request it also prefills new ones."""
+    """Return an aggregated server under a workload, with room for `batch` sequences in each rank: between two tokens of
+    a request it also prefills new ones.
+    """
     batches, step_s = _steps(model, workload, prefill.parallelism, batch)
     itl_s = step_s + (batches - 1) / workload.output_tokens * prefill.service_s
     return DecodeServer(prefill.parallelism, batches, step_s, itl_s, _rates(workload, batches, itl_s))

@@ -98,11 +98,12 @@ def scv(weighted_times: Iterable[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Looseness:
-    """Additional wait that a router profile causes by imperfect choices, in units of rho (1 + rho) service times:
-    before prefill servers, and before servers that do both, where more servers cost more up to a limit.
+    """Additional wait that a router profile causes by imperfect choices, in units of rho (1 + rho) service times, where
+    rho is the utilization: before prefill servers (`disaggregated`), and before aggregated servers, each rank of which
+    adds `aggregated_each`, up to `aggregated_most`.
 
-    Scores by used KV cache are never equal, so that all requests go to the same server until its metrics show the last
-    one.
+    Scores by used KV cache are never equal: all requests go to the server with the highest score until its metrics show
+    the last request.
     """
 
     disaggregated: float
@@ -121,7 +122,8 @@ LOOSENESS = {
     ),  # as prefix: what requests without adapters are chosen by is queue-scorer
     "running-requests": Looseness(0.75, 0.43, 4.3),
 }
-"""Additional wait by router profile, fitted to the event simulation for 3 to 16 servers and loads of 0.3 to 0.8."""
+"""Additional wait by router profile, fitted to the event simulation for 3 to 16 servers and utilizations of 0.3 to 0.8.
+"""
 
 
 def routed_waits_s(

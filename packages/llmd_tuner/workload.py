@@ -53,8 +53,8 @@ class WorkloadClasses:
 
     @property
     def context_tokens(self) -> float:
-        """Mean context of a sequence in a decode step, in tokens: classes are weighted by their number of steps, and
-        half of the output counts.
+        """Mean context in tokens of the sequences in a decode step: prompt and half of the output, with classes of
+        requests weighted by their number of steps.
         """
         contexts = (c.output_tokens * (c.input_tokens + c.output_tokens / 2) for c in self.classes)
         return self.mean(contexts) / self.output_tokens

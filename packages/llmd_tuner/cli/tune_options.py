@@ -114,7 +114,9 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchContext:
-    """Checked inputs of a search for the best deployment, with the model and the nodes that are searched."""
+    """Checked inputs of a search for the best deployment: model and nodes, workload and targets (`question`), the
+    confidence in the forecasts, and the settings that servers are started with (`started`).
+    """
 
     model: CatalogueModel
     node: NodeHardware
@@ -122,7 +124,7 @@ class SearchContext:
     confidence: Confidence
     started: DeployedConditions
     host_memory_gib: int | None = None
-    """Memory of its node in GiB in which each server that prefills keeps KV cache; None where the stack configures
+    """Memory of its node, in GiB, that each server that prefills uses for KV cache; None where the stack configures
     none.
     """
 

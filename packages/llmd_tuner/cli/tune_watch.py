@@ -46,8 +46,8 @@ _SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
 
 WATCHED = ("model", "topology", "assumed", "conditions", "seen", "assumptions", "percentiles_ms", "holds", "advice")
 SEEN = ("basis", "about", "duration_s", "requests", "requests_per_s", "notes")
-"""Keys of the object of `--json` (`WATCHED`), and of its member `seen` with what the counters showed (`SEEN`), in
-order.
+"""Keys, in order, of the JSON object that `tune watch --json` prints (`WATCHED`), and of its member `seen` with what
+the counters showed (`SEEN`).
 """
 
 _COLOURS = {AssumptionVerdict.HOLDS: "green", AssumptionVerdict.ABOVE: "red", AssumptionVerdict.BELOW: "red"}
@@ -229,7 +229,7 @@ class Watched:
 
     @property
     def off(self) -> bool:
-        """True if an assumption about the deployed model doesn't hold."""
+        """True if at least one assumption about the deployed model doesn't hold."""
         return any(judgement.off for judgement in self.judged)
 
     @property

@@ -26,7 +26,8 @@ NAME = "tuning"
 """Name under which runs that measure single servers are stored."""
 
 FEWEST_SEQUENCES = 2
-"""A server whose ranks' KV caches hold fewer of the workload's requests is not measured."""
+"""Minimum number of the workload's requests that a rank's KV cache must hold; servers with less room are not measured.
+"""
 
 GridName = Literal["adaptive", "full"]
 
@@ -41,8 +42,9 @@ class FullGrid(Entry):
 
 
 class AdaptiveGrid(Entry):
-    """Numbers of concurrent requests in the smallest grid that a fit needs. Errors are mean absolute relative errors
-    (0.1 is 10 %) of fits to such grids on the published points.
+    """Smallest grid of concurrent requests from which latency models are fitted: the numbers for prefill, and the least
+    number for decode. Errors are mean absolute relative errors (0.1 is 10 %) of the published points: for a fit to this
+    grid at all other points, and (`full_…`) for a fit to all points at these points themselves.
     """
 
     prefill: tuple[int, ...]
@@ -54,8 +56,8 @@ class AdaptiveGrid(Entry):
 
 
 class RehearsedGrid(Entry):
-    """Scale at which one machine can rehearse a grid: `time_scale` is wall seconds for each simulated second,
-    `requests` the minimum number of requests of each level.
+    """Settings with which one machine can rehearse a grid: `time_scale` is wall seconds for each simulated second,
+    `requests` the minimum number of requests of each level of concurrency.
     """
 
     time_scale: float

@@ -64,7 +64,9 @@ INTERVAL_S = 5.0
 WARMUP_USERS = 8
 
 KEPT_UP_SHARE = 0.97
-"""Minimum ratio of the rate of answers to the rate of arrivals (0.97 is 97 %) at which a run was in steady state."""
+"""Minimum ratio of the rate of answers to the rate at which requests arrived (0.97 is 97 %) at which a run was in
+steady state.
+"""
 
 BUSY_TIMEOUT_S = 24 * 3600.0
 """Seconds to wait for another measurement of the same run, whose command was killed and which goes on without it."""

@@ -113,7 +113,7 @@ def bench_duration(
 
 @dataclass(frozen=True)
 class ServerLatencies:
-    """Latency model and memory of a model's servers on nodes of a shape, where the kit knows them."""
+    """Latency model and data of a model's servers on nodes of a shape, from which durations of stages are forecast."""
 
     facts: catalogue.CatalogueModel
     shape: catalogue.Shape
@@ -188,8 +188,8 @@ def pack(
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Choices of a user for an experiment's run: GPUs, rehearsal, limits and deployments. A choice that is None is left
-    to the recipe.
+    """Choices of a user for an experiment's run: GPUs, rehearsal, maximum number of requests of each stage, and names
+    of the deployments to measure (all if empty). A choice that is None is left to the recipe.
     """
 
     gpus: int | None = None

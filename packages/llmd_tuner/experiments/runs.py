@@ -115,7 +115,7 @@ class RunFolder:
         }
 
     def left(self, deployment: str) -> list[RecipeStage]:
-        """Return the measurements of a deployment that have no results yet."""
+        """Return the measurements (stages of load) of a deployment that have no results in the folder yet."""
         return [stage for stage in self.deployments()[deployment] if not self.stage(deployment, stage.name).exists()]
 
     def gather(self) -> list[Row]:

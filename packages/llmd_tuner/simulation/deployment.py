@@ -182,12 +182,16 @@ class RequestClass:
     weight: float = 1.0
     cached_tokens: int = 0
     prefix_tokens: int = 0
-    """Tokens that prompts begin with and share with others of one of `prefixes` groups, each as likely. A server has
-    them once it has computed such a prompt, and never loses them; `cached_tokens` are on every server."""
+    """Number of tokens at the beginning of each prompt that it shares with all prompts of its group; a request belongs
+    to any of `prefixes` groups with equal probability. A server that has computed such a beginning keeps it in its
+    prefix cache for ever; `cached_tokens`, in contrast, are cached on every server from the start.
+    """
     prefixes: int = 0
     host_tokens: int = 0
-    """Those of `cached_tokens` that are in the memory of the prefill server's node: the prompt waits until they are
-    loaded, one prompt of a server after the other, while others are computed."""
+    """Number of those of `cached_tokens` that are in the memory of the prefill server's node instead of its GPUs: the
+    prompt waits until they are loaded. A server loads for one prompt after the other, and computes other prompts
+    meanwhile.
+    """
 
 
 Workload = Sequence[RequestClass]

@@ -44,7 +44,7 @@ class Calendar:
 
 class Gaps:
     """Record of all intervals between two successive tokens of a request: `counts[i]` intervals of `gaps_s[i]` seconds
-    each, around the time `times_s[i]`.
+    each, which ended around the simulated time `times_s[i]`: those of a run of decode steps are recorded at its middle.
     """
 
     __slots__ = ("counts", "gaps_s", "times_s")
