@@ -182,7 +182,7 @@ class _Inside(BaseModel):
 
 
 class UnansweredError(Exception):
-    """The OSV database or the scanner Trivy gave no answer, or an unreadable one."""
+    """Error for a question to which the OSV database or the scanner Trivy gave no answer, or an unreadable one."""
 
 
 def locked(root: Path) -> list[Package]:

@@ -79,7 +79,9 @@ class Size:
 
 @dataclass(frozen=True)
 class SizingStep:
-    """Servers and GPUs that a sizing method had from `at_s` (seconds at scaling speed 1) until the next step."""
+    """Servers (`servers`), GPUs of servers (`gpus`) and GPUs of nodes (`node_gpus`) that a sizing method had from
+    `at_s` (seconds at scaling speed 1) until the next step.
+    """
 
     at_s: float
     servers: Size
@@ -90,7 +92,8 @@ class SizingStep:
 @dataclass(frozen=True)
 class SizingOutcome:
     """Result of one sizing method (autoscaling, fixed size, oracle) on one load profile; `attained` is the share of
-    requests that were answered within the latency targets.
+    requests that were answered within the latency targets, `gpu_hours` are those of servers and `node_gpu_hours` those
+    of nodes.
     """
 
     profile: str
@@ -128,8 +131,8 @@ def with_lead(profile: RateProfile, lead_s: float) -> RateProfile:
 
 
 def hours(steps: Sequence[SizingStep], end_s: float, amount: Callable[[SizingStep], float]) -> float:
-    """Return an amount of each step multiplied by the step's duration, summed, in hours: GPU-hours for a number of
-    GPUs.
+    """Return the sum, in hours, of an amount of each step multiplied by the step's duration, such as GPU-hours for an
+    amount in GPUs.
     """
     ends = [*(step.at_s for step in steps[1:]), end_s]
     return sum(amount(step) * max(0.0, end - step.at_s) for step, end in zip(steps, ends, strict=True)) / 3600
@@ -142,8 +145,8 @@ def turns(counts: Iterable[int]) -> int:
 
 
 def turns_per_hour(steps: Sequence[SizingStep], end_s: float) -> float:
-    """Return how often per hour (at scaling speed 1) both roles' server counts turn from rising to falling or the
-    reverse, whether due to the load or to flapping.
+    """Return how often per hour (at scaling speed 1) the number of prefill servers and that of decode servers turn from
+    rising to falling or the reverse, both together, whether due to the load or to flapping.
     """
     roles = ([step.servers.prefill for step in steps], [step.servers.decode for step in steps])
     return sum(map(turns, roles)) / ((end_s - steps[0].at_s) / 3600)

@@ -37,9 +37,9 @@ class CommandPlace(StrEnum):
     """Place where the commands that the documentation's pages show are run."""
 
     HERE = "here"
-    """In a project of the user's, in every run of the tests."""
+    """Run in a project like a user's, in every run of the tests."""
     NIGHT = "here at night"
-    """In a project of the user's, at night: it takes long."""
+    """Run in a project like a user's, by the nightly tests, because the command takes long."""
     PULUMI = "pulumi"
     """Run with the real Pulumi CLI and a state in a folder, in every run of the tests."""
     REHEARSED = "rehearsed"

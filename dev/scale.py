@@ -46,8 +46,8 @@ MAX_PODS = 31
 LOOK_S = 3.0
 MAX_PROGRAMS = 8
 TWICE_EVERY = 5
-"""Interval of models that get two units (copies of their servers with a router of their own): with every fifth, 64
-models make 2,000 resources.
+"""Distance between models that get two units (copies of their servers, each with a router of its own) instead of one:
+with every fifth such a model, 64 models make 2,000 resources.
 """
 
 MIB = 1024.0

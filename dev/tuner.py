@@ -29,8 +29,8 @@ PEER_LIMIT_S = 300
 
 @dataclass(frozen=True)
 class TunerFigure:
-    """Measured figure of the tuner's speed; `limit` is None for a figure without limit. `least` means that the limit is
-    a minimum.
+    """Measured figure of the tuner's speed; `limit` is None for a figure without limit, and an upper limit unless
+    `least` says that it is a lower one.
     """
 
     name: str
