@@ -60,7 +60,9 @@ class BackOffConfig(BaseModel):
 
 
 class UserSecret(BaseModel):
-    """Secret that exists in each of some namespaces, as soon as the namespace exists."""
+    """Secret that a stack names and its user creates; in a rehearsal the node agent creates it in each of `namespaces`,
+    as soon as the namespace exists.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,7 +73,7 @@ class UserSecret(BaseModel):
 
 
 class RegistryConfig(BaseModel):
-    """Private registry whose images nodes pull with the credentials of pods."""
+    """Private registry from which simulated nodes pull images with the credentials of pods' image pull Secrets."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

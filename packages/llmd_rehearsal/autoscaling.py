@@ -52,7 +52,9 @@ def keda_parts() -> KedaParts:
 
 
 def is_scaled(plan: Plan) -> bool:
-    """Tell whether the number of any model's servers follows the load, that is, whether the plan has ScaledObjects."""
+    """Tell whether the number of servers of at least one model follows the load, that is, whether the plan has
+    ScaledObjects.
+    """
     return any(model.scaling is not None for model in plan.models)
 
 

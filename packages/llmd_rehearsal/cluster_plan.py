@@ -68,8 +68,8 @@ set.
 """
 
 MEMORY_GIB = "memory_gib"
-"""Key, in `ClusterSpec.facts`, of the memory in GiB to which vLLM's own servers were reduced; set only in rehearsals
-with vLLM itself.
+"""Key, in `ClusterSpec.facts`, of the memory in GiB that all programs of the rehearsal together may take, for which the
+stack's servers were reduced in number; set only in rehearsals with vLLM itself.
 """
 
 SCALING_SPEED = "scaling_speed"

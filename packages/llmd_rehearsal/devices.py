@@ -28,8 +28,8 @@ from llmd_rehearsal.watches import status_code
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Shortest pause in seconds between two readings of the cluster. The cluster is polled, as a watch fails while a kind's
-definition is missing.
+"""Shortest pause in seconds between two readings of the cluster's objects. The objects are polled, because a watch
+fails while the definition of a kind is missing.
 """
 
 MAX_SHARE = 0.1

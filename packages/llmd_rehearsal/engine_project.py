@@ -88,7 +88,8 @@ def copy_project(
         state: folder of the local cluster.
         router: name of the release whose router is rehearsed; written as an override if it isn't the stack's own.
         kind: `DEPLOYED`, `PREVIEWED` or `BEFORE`.
-        cut: reduced servers that fit this machine's memory; None if the stack's own servers are rehearsed.
+        cut: stack with so few servers that they fit this machine's memory; None if all servers of the stack are
+            rehearsed.
     """
     copy = ProjectCopy(state / kind, state / "backend", state / "pulumi", state / "passphrase")
     for folder in (copy.folder / "stacks", copy.backend, copy.pulumi_home):
@@ -150,8 +151,9 @@ def install_package(pulumi_home: Path) -> None:
 
 
 def copy_values(project: Path, copy: Path) -> None:
-    """Make a folder's `values/` equal to that of a project, whose entries become those of this process. Running
-    programs may read the folder: unchanged files aren't touched, others are replaced as a whole.
+    """Make the `values/` of the folder `copy` equal to that of a project, and let this process read the project's
+    entries from then on. Running programs may read `copy`: unchanged files aren't touched, others are replaced as a
+    whole.
 
     Links that lead out of the project's `values/` aren't followed; planning has refused files that aren't entries.
     """
@@ -201,8 +203,9 @@ def _write_stack_file(
 
 
 def checkpoint_file(state: Path, stack: str, kinds: Sequence[str] = (DEPLOYED, PREVIEWED)) -> Path:
-    """Return the path of a stack's state file. The path contains the name of the project, the first of these kinds of
-    copies that is there, so that the file is missing before a project was copied.
+    """Return the path of a stack's state file in the rehearsal's backend. The path contains the name of the project,
+    which is read from the first existing copy of the project among `kinds`; before the project was copied the file
+    doesn't exist.
     """
     copies = (state / kind for kind in kinds)
     name = next((project_name(copy) for copy in copies if (copy / "Pulumi.yaml").is_file()), "none")

@@ -246,8 +246,8 @@ def fetch_charts(progress: Progress) -> None:
 
 
 def choose_release(desired: Release, missing: Callable[[ImageProgram], str | None]) -> ReleaseChoice:
-    """Return the llm-d release nearest to `desired` whose programs are all available on this machine; the older of two
-    equally near ones. `missing` returns the reason why a program isn't available, or None.
+    """Return the llm-d release nearest to `desired` whose programs are all available on this machine; of two equally
+    near ones the older. `missing` returns the reason why a program isn't available, or None if it is.
 
     Raises:
         KitError: no release has all its programs available.

@@ -202,8 +202,8 @@ class LocalCluster:
 
 
 def start_reason(running: ClusterRecord | None, spec: ClusterSpec) -> str:
-    """Return why a local cluster of this spec has to be started: that none is ready, or what differs in the one that is
-    up (`running`). Empty if that one has an equal spec.
+    """Return the reason why a local cluster has to be started for a spec: no local cluster is ready, or the one that is
+    (`running`) has another spec, with the differences. Empty if that one has an equal spec.
     """
     if running is None or running.phase != "ready":
         return _NONE_UP

@@ -146,7 +146,9 @@ def facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | No
 
 
 def show_checks(checks: "Sequence[ServerCheck]") -> None:
-    """Print the checks of vLLM's own servers, one table for each model; print nothing if the servers are simulated."""
+    """Print the results of the checks of servers that run vLLM itself, one table for each model; print nothing if there
+    are none because the servers are simulated.
+    """
     for model in dict.fromkeys(check.model for check in checks):
         table = Table("", "check", "evidence", title=f"vLLM itself: {model}", title_justify="left")
         for check in checks:

@@ -73,12 +73,13 @@ _CLUSTER_FOLDERS = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
 class RehearsalSettings:
     """Options of a rehearsal.
 
-    `time_scale` is wall seconds for one second of model time; None keeps the scale of a running rehearsal, or else
-    chooses one for the stack and this machine. `probe_time_scale` is wall seconds for one second of probes' durations.
-    `startup_s` is the wall time in seconds that each simulated server takes to start; None is about one second.
-    `scaling_speed` is seconds of scaling by load in one second of wall time; None keeps the speed of a running
-    rehearsal, or else is the default. With real `vllm`, servers and probes run in wall time, and `memory_gib` is the
-    memory that was available at the start. `after` is another project, whose stack of the same name is deployed first.
+    `time_scale` is the wall seconds that simulated servers take for one second of work on real hardware; None keeps the
+    scale of a running rehearsal, or else chooses one for the stack and this machine. `probe_time_scale` is wall seconds
+    for one second of probes' durations. `startup_s` is the wall time in seconds that each simulated server takes to
+    start; None is about one second. `scaling_speed` is seconds of scaling by load in one second of wall time; None
+    keeps the speed of a running rehearsal, or else is the default. If `vllm` chooses vLLM itself, servers and probes
+    run in wall time, and `memory_gib` is the memory that was available at the start. `after` is another project, whose
+    stack of the same name is deployed first.
     """
 
     time_scale: float | None = None
@@ -95,8 +96,8 @@ class RehearsalSettings:
 class Prepared:
     """Rehearsal whose local cluster is ready: the plan with the rehearsed release, and the real and simulated parts.
 
-    `begun` says why the local cluster was started for it, without what was deployed in an earlier one; it is empty if
-    a running one was kept, which an update goes on from.
+    `begun` is the reason why a new local cluster was started, which contains nothing that an earlier one had deployed;
+    empty if the running one was kept, whose objects the next update changes.
     """
 
     project: Path
@@ -119,7 +120,9 @@ class Prepared:
 
     @property
     def router(self) -> str:
-        """Name of the release whose endpoint picker and routing sidecar run."""
+        """Name of the llm-d release whose endpoint picker and routing sidecar run; it may differ from the stack's
+        release.
+        """
         return self.inventory.release.used.name
 
     @property
@@ -161,8 +164,9 @@ def rehearsal_folder(project: Path, stack: str) -> Path:
 
 
 def typed(project: Path, words: str) -> str:
-    """Return a command of rehearsals as one types it in the shell that this process was started from: by the checkout's
-    script if that folder has it, with `--project` if another project than this one would be taken.
+    """Return the command line of a rehearsal command (`words`) for the user's shell: `scripts/rehearse` if this process
+    was started in a checkout with that script, else `llmd-oke rehearse`; with `--project` if the command would take
+    another project otherwise.
     """
     command = "scripts/rehearse" if Path("scripts", "rehearse").is_file() else "llmd-oke rehearse"
     named = project.resolve() != Path(os.environ.get("LLMD_OKE_PROJECT", "")).resolve()
@@ -269,7 +273,9 @@ def _fitting(project: Path, stack: str, settings: RehearsalSettings) -> tuple[Cu
 
 
 def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
-    """Replace the fault rules of the rehearsal."""
+    """Replace the rules of the rehearsal's fault file, which say which requests to the simulated OCI, and which nodes,
+    fail.
+    """
     write_faults(prepared.state / OCI_FAULTS_FILE, faults)
 
 

@@ -24,8 +24,8 @@ SLOWEST = 100.0
 
 
 class ProcessorWork(Entry):
-    """Processor seconds for one scrape or one output token: of all programs together (`all_s`), and of the simulated
-    vLLM's thread alone.
+    """Processor seconds that one scrape of a server, or one output token, takes: of all programs together (`all_s`),
+    and of the simulated vLLM's thread alone (`simulator_s`).
     """
 
     all_s: float
@@ -33,8 +33,8 @@ class ProcessorWork(Entry):
 
 
 class Picker(Entry):
-    """Processor cores that one endpoint picker keeps busy: `own` at time scale 1, and `at_rest` at any time scale,
-    together with the servers that it routes to.
+    """Processor cores that each endpoint picker keeps busy in addition to scrapes and tokens: `own` by the picker
+    itself at time scale 1; `at_rest` at any time scale by the Envoys, sidecars and probes of the servers behind it.
     """
 
     own: float
@@ -42,8 +42,10 @@ class Picker(Entry):
 
 
 class ProcessorFigures(Entry):
-    """Content of `values/rehearsal/time_scale.yaml`, by which the time scale is chosen; `control_plane` is in cores,
-    `busy_share` and `least_share` are fractions of all cores.
+    """Content of `values/rehearsal/time_scale.yaml`, by which the time scale is chosen. `control_plane` is the number
+    of cores that the control plane keeps busy, `busy_share` the share of all cores, and of the simulated vLLM's thread,
+    that may be busy on average, and `least_share` the share that simulated work gets at least, however busy the cores
+    are otherwise.
     """
 
     scrapes_per_s: float
@@ -82,13 +84,15 @@ class ProcessorDemand:
 
     @property
     def cores(self) -> float:
-        """Processor cores that the stack's work keeps busy at time scale 1, without `at_rest`."""
+        """Processor cores that the stack's work keeps busy at time scale 1, in addition to `at_rest`."""
         pickers = self.pickers * figures().picker.own + self._scrapes_per_s * figures().scrape.all_s
         return pickers + self.tokens_per_s * figures().token.all_s
 
     @property
     def at_rest(self) -> float:
-        """Processor cores that are busy at any time scale: by control plane, Envoys and probes."""
+        """Processor cores that are busy at any time scale, even without requests: by control plane, Envoys, sidecars
+        and probes.
+        """
         return figures().control_plane + self.pickers * figures().picker.at_rest
 
     @property

@@ -49,9 +49,7 @@ TRIMMED_NOTES = ("counted: ", "steady state: ")
 """Beginnings of the notes in this kit's rows that say which part of a run was evaluated."""
 
 ALIKE = (1.0,)
-"""Lengths of a run's requests as shares of their mean lengths, in the simplest case: all requests have the mean
-lengths.
-"""
+"""Lengths of a run's requests as shares of their mean lengths, if all requests are equally long."""
 
 _THROUGHPUT = ("output_tokens_per_s", "tpsg", "tpsu")
 

@@ -44,8 +44,8 @@ WATCH_LIMIT_S: Final = 20
 """Seconds after which the API server ends a watch; an informer without subscribers ends with its watch."""
 RETRY_S: Final = 0.5
 GATHER_S: Final = 0.005
-"""Seconds, for each wait on a collection, for which changes are gathered before a wait evaluates them: 64 waits that
-each evaluated every change kept one processor fully busy.
+"""Seconds by which each wait on a collection lengthens the time for which changes are gathered before all these waits
+evaluate them: 64 waits that each evaluated every change kept one processor fully busy.
 """
 # At a deletion, the real plug-in honours skipAwait only for these kinds.
 _DELETE_OBEYS_SKIP: Final = frozenset(

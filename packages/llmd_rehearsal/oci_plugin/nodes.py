@@ -246,7 +246,8 @@ class BootConfig:
 
 @dataclass(frozen=True)
 class MachineSpec:
-    """Number and properties of the machines that an OCI resource has.
+    """Number and properties of the machines that an OCI resource has. `size` is the flexible shape's configuration
+    (OCPUs and memory), `pods` the limit of pods on a node.
 
     `alone`: the resource is itself a machine, so that the node's name is the resource's name without a number.
     """

@@ -59,10 +59,11 @@ class PluginOptions:
     """Options of the stand-in OCI plug-in.
 
     `kubeconfig` is the local cluster's kubeconfig file; the local cluster's API server stands for that of every OKE
-    cluster. `journal` is the file in which the region's resources are recorded, `faults` the fault file. `helm` is the
-    path of Helm, which installs add-ons; if empty, add-ons exist only at OCI. `etcd` is the base URL of the local
-    cluster's etcd, whose objects are deleted with an OKE cluster. `rest_port` is the port of OCI's REST API.
-    `autoscaler_time_scale` is wall seconds for one second of the cluster autoscaler's durations.
+    cluster. `journal` is the file in which the region's resources are recorded, `faults` the fault file. `nodes` adds
+    and removes the local cluster's nodes. `helm` is the path of Helm, which installs add-ons; if empty, add-ons exist
+    only at OCI. `etcd` is the base URL of the local cluster's etcd, whose objects are deleted with an OKE cluster.
+    `rest_port` is the port of OCI's REST API. `time_scale` is wall seconds for one second that OCI takes, and
+    `autoscaler_time_scale` those for one second of the cluster autoscaler's durations.
     """
 
     kubeconfig: Path | None = None

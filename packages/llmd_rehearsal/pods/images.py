@@ -48,7 +48,7 @@ class ImageEntry(BaseModel):
     repositories: tuple[str, ...]
     """Image names without tag or digest; `*` matches any text. `docker.io/` and `library/` may be left out."""
     program: str | None = None
-    """Name of the program that runs for the image, in the node agent's configuration."""
+    """Name, as in the node agent's configuration, of the program that runs for the image."""
     path: str | None = None
     """Path of the program in the container's file system."""
     python: Literal["bare", "packages"] | None = None
@@ -264,9 +264,9 @@ class ContainerContext:
 class ContainerFactory:
     """Factory of containers by the table of images.
 
-    `programs` are paths by name. `certificate` has the paths of a certificate and its key. With a `time_scale` above 1,
-    programs get longer durations of the simulated servers' work. With `real_vllm`, vLLM's own servers run in place of
-    simulated ones.
+    `programs` are the paths of programs on this machine by name, `certificate` those of the certificate and key that
+    programs in pods get. With a `time_scale` above 1, programs get longer durations for the simulated servers' work.
+    With `real_vllm`, servers run vLLM itself instead of being simulated.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ class LogServer:
     """HTTP API of kubelets for logs: `GET /containerLogs/{namespace}/{pod}/{container}`, with `follow`, `previous`,
     `tailLines` and `limitBytes`.
 
-    `folder` has the log of each container, NAMESPACE/POD/CONTAINER.log. `write` has a container write what it has said
-    so far to its log, and returns False if it doesn't run.
+    `folder` has the log of each container, NAMESPACE/POD/CONTAINER.log. `write` makes a container write its output so
+    far to its log, and returns False if the container doesn't run.
     """
 
     def __init__(self, folder: Path, write: Callable[[str, str, str], Awaitable[bool]]) -> None:

@@ -69,15 +69,15 @@ class PodRunner:
         await asyncio.gather(*(self._workers.pop(uid).cut_off() for uid in uids))
 
     async def write_log(self, namespace: str, pod: str, container: str) -> bool:
-        """Write what a container has said so far to its log file; return False if it doesn't run."""
+        """Write what a container has said so far to its log file; return False if the container doesn't run."""
         for worker in self._workers.values():
             if (worker.identity.namespace, worker.identity.name) == (namespace, pod):
                 return await worker.write_log(container)
         return False
 
     def pod_changed(self, pod: Pod, exists: bool) -> None:
-        """Take a pod that is bound to one of the nodes and is new, or whose node was added or started later; update or
-        end the worker of another. A subscriber of the store of pods.
+        """Create a worker for a pod that is bound to one of the running simulated nodes and has none; update the worker
+        of a changed pod, and end that of a pod that no longer exists. Called for each change in the store of pods.
         """
         pod_id = identity(pod)
         if not exists:
@@ -167,7 +167,7 @@ class PodWorker:
         self._sandbox.touch()
 
     async def write_log(self, container: str) -> bool:
-        """Write what a container has said so far to its log file; return False if it doesn't run."""
+        """Write what a container has said so far to its log file; return False if the container doesn't run."""
         if container not in self._running or self._running[container].done():
             return False
         await self._workers[container].write_log()

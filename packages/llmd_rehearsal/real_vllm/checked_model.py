@@ -33,7 +33,7 @@ _WORDS = ("hello", "world", "quick", "brown", "fox", "jumps", "over", "lazy", "d
 
 
 class CheckError(Exception):
-    """A check of vLLM's own servers failed; the message has the evidence."""
+    """Error for a failed check of servers that run vLLM itself; the message has the evidence."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class VllmPod:
 
 @dataclass
 class Stack:
-    """Clients with which checks reach a model's Service, its servers and the cluster."""
+    """HTTP and Kubernetes clients with which checks reach a model's Service, its servers and the cluster."""
 
     facts: ModelFacts
     cluster: Client

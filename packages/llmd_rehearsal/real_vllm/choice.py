@@ -29,8 +29,9 @@ class VllmChoice(StrEnum):
 
 @dataclass(frozen=True)
 class RealRehearsal:
-    """Prerequisites of a rehearsal with vLLM itself: version, environment, reduced stack, tiny models by repository,
-    and folders with the files of models and published vocabularies.
+    """Prerequisites of a rehearsal with vLLM itself: vLLM's version and Python environment, the stack with so few
+    servers that they fit this machine, tiny models by repository, and folders with the files of models and published
+    vocabularies.
     """
 
     version: str
@@ -40,8 +41,8 @@ class RealRehearsal:
     files: Mapping[str, Path]
 
     def servers(self, authority: Path) -> RealServers:
-        """Return the settings with which the node agent starts vLLM's own servers; `authority` is the PEM file of the
-        certificate authority of hosts outside the cluster.
+        """Return the settings with which the node agent starts servers that run vLLM itself; `authority` is the PEM
+        file with the certificate authority of the stand-ins for hosts outside the cluster.
         """
         values = {repository: model.server_values for repository, model in self.models.items()}
         return RealServers(
@@ -66,8 +67,8 @@ def real_version(config: StackConfig) -> str:
 
 
 def choose_stack(config: StackConfig, processors: float, available_gib: int) -> tuple[CutStack, dict[str, TinyModel]]:
-    """Return the stack reduced to servers that fit this machine's memory, and the tiny models that these run, by
-    repository.
+    """Return the stack with so few servers that they fit this machine's memory together, and the tiny models that they
+    serve, by the repository of the model that each replaces.
 
     Raises:
         KitError: the stack can't be rehearsed with vLLM itself; raised before anything is installed.
@@ -96,7 +97,8 @@ def choose_stack(config: StackConfig, processors: float, available_gib: int) -> 
 
 
 def prepare(stack: CutStack, models: Mapping[str, TinyModel], progress: Progress) -> RealRehearsal:
-    """Install vLLM on this machine if it isn't installed yet, and create the tiny models.
+    """Install vLLM on this machine if it isn't installed yet, create the tiny models' files, and return both for the
+    rehearsal of `stack`.
 
     Raises:
         KitError: vLLM can't be installed on this machine.

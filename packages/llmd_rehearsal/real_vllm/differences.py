@@ -31,7 +31,7 @@ class ExtraConfig(Entry):
 
 
 class Number(Entry):
-    """Number that replaces the stack's own when vLLM runs on a processor, with the reason."""
+    """Number, such as a block size, that replaces the stack's own when vLLM runs on a processor, with the reason."""
 
     value: PositiveInt
     because: str

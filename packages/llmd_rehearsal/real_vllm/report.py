@@ -19,14 +19,15 @@ from llmd_rehearsal.real_vllm.choice import RealRehearsal
 from llmd_rehearsal.rehearsal import Prepared, run_command, unenforced_policies
 
 RESULTS_FILE = "real-vllm.json"
-"""Name of the file with the results of the checks of vLLM's own servers, in the folder of a stack's reports."""
+"""Name of the file, in the folder of a stack's reports, with the results of the checks of servers that run vLLM itself.
+"""
 
 _CONNECTOR_METRICS = "nixl"
 
 
 def check_servers(prepared: Prepared, real: RealRehearsal) -> Sequence[ServerCheck]:
-    """Check vLLM's own servers from inside the local cluster, and write the results to the folder of the stack's
-    reports.
+    """Check the servers that run vLLM itself from inside the local cluster, write the results to the folder of the
+    stack's reports, and return them.
 
     Raises:
         KitError: the checks ended without a result.

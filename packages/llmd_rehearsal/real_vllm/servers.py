@@ -14,8 +14,9 @@ _AUTHORITY, _ENCODINGS = "/etc/llmd-oke-rehearsal/authority.pem", "/etc/llmd-oke
 
 
 class RealServers(BaseModel):
-    """Settings of vLLM's own servers: folder of the environment, PEM file of the certificate authority of hosts outside
-    the cluster, folder of published vocabularies, and values of the placeholders `{…}` by model repository.
+    """Settings of servers that run vLLM itself: folder of vLLM's Python environment, PEM file of the certificate
+    authority of the stand-ins for hosts outside the cluster, folder of published vocabularies (`encodings`), and values
+    of the placeholders `{…}` in vLLM's arguments by model repository.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -21,7 +21,9 @@ _SMOKE_REQUESTS, _SMOKE_CONCURRENCY = 4, 2
 
 @dataclass(frozen=True)
 class CutStack:
-    """Stack reduced to servers that fit `memory_gib` GiB, and the original stack (`asked`)."""
+    """Stack with so few servers that vLLM itself can run all of them at once in `memory_gib` GiB of memory, and the
+    original stack (`asked`).
+    """
 
     config: StackConfig
     asked: StackConfig
@@ -39,7 +41,9 @@ class CutStack:
         return f"{'; '.join(left)}; smoke benchmark of {smoke.requests} requests, {smoke.concurrency} at a time"
 
     def written_into(self, stack: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a stack file's config with the reduced servers and smoke benchmark."""
+        """Return a copy of a stack file's content in which each model has as few servers, and the smoke benchmark as
+        few requests, as the reduced stack.
+        """
         models: list[dict[str, Any]] = []
         for written, model in zip(stack["models"], self.config.models, strict=True):
             kept = {key: value for key, value in written.items() if key != "copies"}
@@ -48,12 +52,14 @@ class CutStack:
 
 
 def cut(config: StackConfig, memory_gib: int, processors: float) -> CutStack:
-    """Return a stack reduced to the servers that fit this machine, with at least one server of each role.
+    """Return a stack with one copy of each model, at least one server of each role, and as many further servers of the
+    original stack as vLLM itself can run at once on this machine.
 
     Args:
         config: the stack file's config.
-        memory_gib: available memory in GiB.
-        processors: number of processors; limits the servers above one of each role.
+        memory_gib: available memory of this machine in GiB, for all servers and the rest of the rehearsal together.
+        processors: number of processors of this machine, which limits how many servers there are beyond one of each
+            role.
 
     Raises:
         KitError: one server of each role doesn't fit, or the stack scales servers by load.

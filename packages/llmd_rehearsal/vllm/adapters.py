@@ -48,7 +48,7 @@ class ServedAdapters:
         name.
 
         Raises:
-            ErrorAnswer: the folder has the adapter, but vLLM wouldn't load it; 400.
+            ErrorAnswer: the folder has the adapter, but vLLM wouldn't load it (status 400).
         """
         folder = self._settings.folder
         if name in self.paths or folder is None or not self.updates:

@@ -55,7 +55,9 @@ class ChoiceAnswer:
         return self.generation.choices[self.index]
 
     def emit(self, sequence: Sequence) -> None:
-        """Process a step of the simulated engine in which the sequence got tokens or ended."""
+        """Set `done` if the sequence has ended; the simulated engine calls this after each step that gave the sequence
+        tokens or ended it.
+        """
         if sequence.finish is not None and not self.done.done():
             self.done.set_result(None)
 
@@ -84,7 +86,7 @@ def body(
     """Return the body of an answer to a completion or chat that isn't streamed.
 
     Raises:
-        ErrorAnswer: a sequence failed; 500.
+        ErrorAnswer: a sequence failed (status 500).
     """
     refuse_failed(sequences)
     first, chat = answers[0] if answers else None, bool(answers) and answers[0].generation.chat
@@ -220,7 +222,7 @@ def refuse_failed(sequences: list[Sequence]) -> None:
     """Raise an error if the engine gave up on one of the sequences.
 
     Raises:
-        ErrorAnswer: a sequence failed; 500.
+        ErrorAnswer: a sequence failed (status 500).
     """
     if any(sequence.finish is Finish.ERROR for sequence in sequences):
         raise failure()
@@ -256,9 +258,10 @@ def data(value: Mapping[str, Any]) -> bytes:
 def rendered(
     generation: Generation, choice: Choice, request: Mapping[str, Any], limit: int, *, since_0_30: bool = False
 ) -> dict[str, Any]:
-    """Return what `/v1/completions/render` and its like answer for one prompt of the JSON `request`: its tokens and
-    the fields of a request for them (vllm/entrypoints/scale_out/token_in_token_out/protocol.py, GenerateRequest).
-    `limit` is the longest sequence in tokens.
+    """Return the answer of `/v1/completions/render` or `/v1/chat/completions/render` for one prompt of the JSON
+    `request`: its tokens, and the fields of a request for these tokens
+    (vllm/entrypoints/scale_out/token_in_token_out/protocol.py, GenerateRequest). `limit` is the maximum number of
+    tokens of a sequence.
     """
     absent = ("assistant_tokens_mask", "token_offsets", "features", "kv_transfer_params", "ec_transfer_params")
     added = ("content_parts", "return_token_ids") if since_0_30 else ()
@@ -284,7 +287,7 @@ def response_body(
     """Return the body of a response of `/v1/responses` that isn't streamed.
 
     Raises:
-        ErrorAnswer: the sequence failed; 500.
+        ErrorAnswer: the sequence failed (status 500).
     """
     refuse_failed([sequence])
     status = _STATUS.get(sequence.finish or Finish.STOP, "completed")

@@ -270,7 +270,7 @@ def parse(kind: type[_AnyBody], body: Mapping[str, Any], *, since_0_30: bool = F
     """Return a parsed request body; with `since_0_30`, errors are those of vLLM 0.30, otherwise those of 0.26.
 
     Raises:
-        ErrorAnswer: the body doesn't match the schema; 400.
+        ErrorAnswer: the body doesn't match the schema (status 400).
     """
     fields = {name: value for name, value in body.items() if name != "max_tokens" or value is not None}
     try:

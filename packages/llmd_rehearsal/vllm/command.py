@@ -50,8 +50,8 @@ _RPC_PORT = 29550
 class KeyValueTransfer:
     """`--kv-transfer-config` and the environment of the NIXL side channel.
 
-    `lease_s` is the model time in seconds for which the KV cache of a finished prefill is kept before a decode server
-    renews the lease (`kv_connector_extra_config.kv_lease_duration`).
+    `lease_s` is the time, in seconds on real hardware, for which the KV cache of a finished prefill is kept before a
+    decode server renews the lease (`kv_connector_extra_config.kv_lease_duration`).
 
     `layout` of the KV cache is HND, which NIXL requires, or the environment's value.
 
@@ -98,8 +98,9 @@ class ServerNode:
 
 @dataclass(frozen=True)
 class AdapterSettings:
-    """Limits of LoRA adapters, the folder in which adapters are searched (None without one), and whether requests may
-    load and unload adapters (`updates`). `ignored` is a simulated fault: adapters are loaded but not applied.
+    """Limits on LoRA adapters (`room`), the folder in which adapters are searched (None without one), and whether
+    requests may load and unload adapters (`updates`). `ignored` is a simulated fault: adapters are loaded but not
+    applied.
     """
 
     room: AdapterSlots
@@ -110,8 +111,9 @@ class AdapterSettings:
 
 @dataclass(frozen=True)
 class DraftSettings:
-    """Speculative decoding: vLLM's method, the repository or folder of the draft (None for the model's own files) with
-    its revision, the tokens of a step, and how many of 100 the simulated model accepts.
+    """Speculative decoding: vLLM's method, the repository or folder of the draft model (None for the model's own files)
+    with its revision, the number of tokens drafted in a step, and how many of 100 drafted tokens the simulated model
+    accepts.
     """
 
     method: str
@@ -121,8 +123,8 @@ class DraftSettings:
     accepted_percent: int
 
     def accepted(self, drafts: int) -> int:
-        """Return how many tokens of a sequence's next draft are accepted after as many `drafts`: over many of them the
-        share that is stated.
+        """Return the number of accepted tokens in a sequence's next draft, after as many earlier drafts as `drafts`;
+        over many drafts, `accepted_percent` of all drafted tokens are accepted.
         """
         drafted = self.tokens * self.accepted_percent
         return drafted * (drafts + 1) // 100 - drafted * drafts // 100
@@ -181,7 +183,7 @@ class CommandSettings:
     draft: DraftSettings | None = None
     kv_events: KvEventSettings | None = None
     scale_out: bool = False
-    """Whether `/render` is served where it must be asked for (since vLLM 0.30)."""
+    """Whether the command has `--enable-scale-out`, which vLLM 0.30 needs to serve `/render`; 0.26 always serves it."""
 
     @property
     def ranks(self) -> range:
@@ -191,7 +193,9 @@ class CommandSettings:
         return range(first, first + count)
 
     def of_rank(self, rank: int) -> "CommandSettings":
-        """Return the settings of a data parallel rank, whose KV connector has a name and a port of its own."""
+        """Return the settings of one data parallel rank: those of the server, but with an engine id and a side channel
+        port of the rank's own for the KV connector.
+        """
         if self.transfer is None or self.parallelism.data_parallel_size == 1:
             return self
         transfer = self.transfer

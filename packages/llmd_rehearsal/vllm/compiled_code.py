@@ -15,7 +15,7 @@ class CompiledCode:
     """Directory in which one simulated server keeps the code that it compiles, claimed with the functions of
     `llmd_pods.compiled_code.start` as in a real container.
 
-    All methods do nothing for servers whose command doesn't begin with that program.
+    All methods do nothing for servers whose command doesn't run that program, `start.py`.
     """
 
     def __init__(self, argv: Sequence[str], files: ContainerFiles) -> None:

@@ -42,8 +42,9 @@ def _usage_refusal(program: str, message: str) -> StartRefusal:
 
 
 def parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
-    """Return the flags' values of a command in one of its two supported forms, with vLLM's defaults for the flags that
-    the simulation needs.
+    """Return the flags' values of a command that begins with `vllm serve` or `python3 -m
+    vllm.entrypoints.openai.api_server`, with vLLM's defaults, as far as the simulation needs them, for flags that the
+    command doesn't set.
     """
     words = server_command(argv)
     name = PurePosixPath(words[0]).name if words else ""

@@ -109,10 +109,10 @@ class Histogram:
 class AdapterMetrics:
     """Metrics of a server's LoRA adapters: `vllm:lora_requests_info`, and counters of the simulator's own.
 
-    As in vLLM (v1/metrics/stats.py, v1/metrics/loggers.py, v1/core/sched/scheduler.py; alike in 0.26 and 0.30) an
-    adapter is listed from its request's first token until no request for it is left, as running and as waiting at once
-    whatever its requests do, in the order in which adapters came; each combination is a series of its own that stays,
-    whose value is the time at which it last held; and the ranks of a server write into the same series.
+    As in vLLM (v1/metrics/stats.py, v1/metrics/loggers.py, v1/core/sched/scheduler.py; alike in 0.26 and 0.30), an
+    adapter is listed from the first token of a request for it until no request for it is left, both as running and as
+    waiting, in the order in which adapters came. Each combination of listed adapters is a series that is never removed;
+    its value is the time at which the combination was last listed. All ranks of a server write into the same series.
 
     Attributes:
         requests: number of admitted requests for an adapter.
@@ -127,7 +127,7 @@ class AdapterMetrics:
         self._last_s: dict[str, float] = {}
 
     def begin(self, adapter: str) -> None:
-        """List the adapter of a request that got its first token."""
+        """List in `vllm:lora_requests_info` the adapter of a request that got its first token."""
         self._listed[adapter] += 1
 
     def end(self, adapter: str) -> None:
@@ -137,7 +137,7 @@ class AdapterMetrics:
             del self._listed[adapter]
 
     def record(self) -> None:
-        """Record the listed adapters, after a step of an engine."""
+        """Set the series of the listed adapters to the present time, after a step of an engine."""
         self._last_s[",".join(self._listed)] = self._now()
 
     def text(self) -> str:
@@ -153,8 +153,8 @@ class AdapterMetrics:
 
 
 class ServerMetrics:
-    """Metrics of one simulated engine, which is the whole server or one data parallel rank. Numbers are gauges and
-    counters.
+    """Metrics of one simulated engine, which is the whole server or one data parallel rank. Its number attributes are
+    the values of gauges and counters.
 
     The simulator's own metrics, about `lag`, are part of the first rank's, and so are those of the server's `adapters`,
     None without LoRA adapters. `host_block_bytes` is the size in bytes of a KV block in the node's memory, 0 without

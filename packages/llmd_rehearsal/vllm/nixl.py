@@ -42,7 +42,9 @@ class Identity:
 
     @property
     def version(self) -> str:
-        """Text of the properties that two servers must have in common to hand over KV caches."""
+        """Text of the properties (such as model, image and block size) that must be equal at two servers that hand over
+        KV caches.
+        """
         backend = self.attention_backend or "the backend that vLLM chooses"
         return f"{self.model}, {self.image}, {backend}, KV cache {self.kv_cache_dtype}, blocks of {self.block_size}"
 
@@ -95,9 +97,10 @@ class TransferPeer:
 
 @dataclass(frozen=True)
 class Pull:
-    """Transfer of a KV cache; times are in model seconds. `failure` is the reason for its failure, None if it will
-    succeed; `garbled` tells whether the transferred KV cache is unusable; `after_loss` whether this is the first
-    handshake with this engine after another known engine has ended.
+    """Transfer of a KV cache from a prefill server to a decode server; times are in model seconds (seconds on real
+    hardware). `failure` is the reason for its failure, None if it will succeed; `garbled` tells whether the transferred
+    KV cache is unusable; `after_loss` whether this is the first handshake with this engine after another known engine
+    has ended.
     """
 
     end_s: float
@@ -112,8 +115,8 @@ class TransferNetwork:
     """All servers of the rehearsal that hand over KV caches, by engine id.
 
     `pairings` counts the transfers, including failed ones, by the versions of prefill and decode server. Two simulated
-    faults: `slowdown` is a factor of all transfers' durations, and `corrupted_percent` the share in percent of
-    transfers that arrive corrupted; a server with a higher percentage in its own settings uses this one.
+    faults: `slowdown` is a factor of all transfers' durations, and `corrupted_percent` the minimum share in percent of
+    transfers that arrive corrupted at each server; a higher one in the settings of a server takes precedence there.
     """
 
     def __init__(self) -> None:
@@ -312,8 +315,8 @@ class Handover:
             held.stop_expiry()
 
     def abandon(self, request_id: str, engine_id: str) -> None:
-        """End a decode server's heartbeats for a request whose KV cache it didn't pull. The lease ends as long after
-        the last heartbeat as a heartbeat extends it.
+        """Let the lease of a KV cache run out, since the decode server `engine_id` ended its request without pulling
+        the KV cache. The lease ends as long after now as one more heartbeat would have extended it.
         """
         held = self._held.get(request_id)
         if held is not None and held.renewed_by == engine_id:

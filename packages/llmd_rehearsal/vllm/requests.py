@@ -104,7 +104,7 @@ def json_object(body: bytes, content_type: str, *, since_0_30: bool = False) -> 
     """Return the JSON object in the body of a request.
 
     Raises:
-        ErrorAnswer: the body isn't a JSON object; 400, and 500 for other JSON, which vLLM 0.26 doesn't check for.
+        ErrorAnswer: the body isn't a JSON object: status 400, or 500 for other JSON, which vLLM 0.26 doesn't check for.
     """
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise malformed(["Unsupported Media Type: Only 'application/json' is allowed"], None)

@@ -140,7 +140,9 @@ class SlotCache:
         self._loaded: OrderedDict[str, None] = OrderedDict()
 
     def fits(self, adapter: str | None, running: Iterable[Sequence]) -> bool:
-        """Tell whether a sequence can run beside others: they may need as many adapters as there are slots."""
+        """Tell whether the adapter of a sequence has a slot beside the adapters of the `running` sequences; True
+        without an adapter.
+        """
         if adapter is None:
             return True
         others = _adapters(running)

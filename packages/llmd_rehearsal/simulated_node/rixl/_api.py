@@ -53,7 +53,9 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         """Do nothing: the simulation keeps registered buffers."""
 
     def get_agent_metadata(self) -> bytes:
-        """Return as JSON what another agent must know of this one: byte value and port rate in GB/s of each buffer."""
+        """Return as JSON what another agent must know of this one: the byte value of each buffer, and the rate of its
+        RDMA port in GB/s.
+        """
         rates = torch.port_rates()
         buffers = {str(item.data_ptr()): [item.fill, rates[item.get_device()]] for item in self._buffers}
         return json.dumps({"name": self._name, "buffers": buffers}).encode()
