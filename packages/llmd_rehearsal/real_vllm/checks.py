@@ -222,9 +222,14 @@ def reasoning(stack: Stack) -> str:
     A model with random weights may end its reasoning at any token, even the first, so that several prompts are tried.
     """
     for _ in range(_THOUGHTFUL_PROMPTS):
-        asked = {"model": stack.facts.repository, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
-        asked["chat_template_kwargs"] = {"thinking": True}  # DeepSeek-V3.1 thinks only where it is asked to
-        body = {**asked, "messages": [{"role": "user", "content": random_text(20)}]}
+        body = {
+            "model": stack.facts.repository,
+            "messages": [{"role": "user", "content": random_text(20)}],
+            "temperature": 0,
+            "max_tokens": TOKENS,
+            "ignore_eos": True,
+            "chat_template_kwargs": {"thinking": True},  # DeepSeek-V3.1 thinks only where it is asked to
+        }
         (choice,) = posted(stack.service, "/v1/chat/completions", body).json()["choices"]
         whole = choice["message"].get("reasoning") or ""
         events = posted(stack.service, "/v1/chat/completions", {**body, "stream": True}).text.splitlines()
