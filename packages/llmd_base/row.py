@@ -144,7 +144,9 @@ class Row(_Part):
     draft_tokens: int | None = None
     """Tokens that servers draft for each sequence in a step; None without speculative decoding, or if unknown."""
     topology: Name | None = None
-    """Short form of the topology of one unit, such as `8p-tp1-4d-tp2`."""
+    """Short form of the topology, such as `8p-tp1-4d-tp2`: the servers behind one router, of which a deployment has
+    `copies`.
+    """
     copies: Positive = 1
     tensor_parallel_size: Positive | None = None
     """Tensor parallel size of the server, if `subject` is one role."""
