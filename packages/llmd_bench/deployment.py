@@ -132,7 +132,7 @@ class ReportedTopology:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that the model's servers use, over all units."""
+        """Number of GPUs that all servers of the model use together."""
         return sum(servers.gpus for servers in self.servers)
 
     def of(self, role: Role) -> ReportedServers | None:
@@ -384,5 +384,5 @@ class Directory(Protocol):
         ...
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:
-        """Return the base URL of a port of a pod."""
+        """Return the base URL of a port at a pod's IP address."""
         ...

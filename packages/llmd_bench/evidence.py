@@ -91,7 +91,9 @@ class Sent:
 
 @dataclass(frozen=True)
 class EvidenceSettings:
-    """Names of the counters and properties of a deployment that the proof needs."""
+    """Names of the counters, and properties of a deployment, that are needed to prove that its prompts were prefilled
+    remotely.
+    """
 
     decisions: DecisionCounter
     decode_tensor_parallel_size: int = 1

@@ -64,8 +64,8 @@ def smoke_row(result: SmokeResult, *, model: str) -> Row:
 
 
 def split_copies(name: str) -> tuple[int, str]:
-    """Split a topology's name into number of copies and topology of one unit: `4 x 8p-tp1-4d-tp2` into 4 and
-    `8p-tp1-4d-tp2`.
+    """Split the name of a deployment into its number of copies and the topology of each copy: `4 x 8p-tp1-4d-tp2` into
+    4 and `8p-tp1-4d-tp2`.
     """
     copies, mark, topology = name.partition(" x ")
     return (int(copies), topology) if mark else (1, name)

@@ -147,8 +147,8 @@ class RequestRecord:
 
 
 LATEST_MS = 5.0
-"""Maximum, in milliseconds, of the p99 of two delays up to which latencies are trusted: of sending after the due time
-(slip), and of the event loop's timers (lag).
+"""Maximum p99 in milliseconds, up to which latencies are trusted, of two delays: of sending after the due time (slip),
+and of the event loop's timers (lag).
 """
 
 LATEST_SHARE = 0.05

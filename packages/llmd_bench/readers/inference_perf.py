@@ -27,7 +27,8 @@ _KEYS = {"p50": "median", "p99p9": "p99.9"}
 """Names of quantiles in inference-perf, by name in `Quantiles`, if they differ."""
 
 STAGE = re.compile(r"stage_(\d+)_lifecycle_metrics\.json$")
-"""Pattern of the file names of stages, which the summary file aggregates."""
+"""Pattern of the names of the files that inference-perf writes for each stage, beside the summary file of all stages.
+"""
 
 
 def detect(source: SourceFile) -> bool:

@@ -105,8 +105,8 @@ def own_facts(own: SourceDocument) -> dict[str, Any]:
 
 
 def detect(source: SourceFile, *, version: str, section: str) -> bool:
-    """Return whether a file is a report of this version (or a patch version of it) with the section that holds the
-    results.
+    """Return whether a file is an llm-d benchmark report of this version (or a patch version of it) with the section
+    that holds the results.
     """
     return (
         re.match(rf"{re.escape(version)}\b", str(source.mapping.get("version"))) is not None
@@ -115,7 +115,7 @@ def detect(source: SourceFile, *, version: str, section: str) -> bool:
 
 
 def row_v01(source: SourceFile, hints: Hints) -> Row:
-    """Return the row of a report of version 0.1.
+    """Return the row of an llm-d benchmark report of version 0.1.
 
     Raises:
         UnreadableError: the report has no valid row.
@@ -180,7 +180,7 @@ def _load_v01(load: SourceDocument) -> dict[str, Any]:
 
 
 def row_v02(source: SourceFile, hints: Hints) -> Row:
-    """Return the row of a report of version 0.2.
+    """Return the row of an llm-d benchmark report of version 0.2.
 
     Raises:
         UnreadableError: the report has no valid row.

@@ -245,9 +245,9 @@ def one_row(read: Callable[[SourceFile, Hints], Row], source: SourceFile, hints:
 
 
 def gpu_product(name: str, products: Collection[str]) -> str:
-    """Return the product name without vendor: `MI300X` for `AMD-Instinct-MI300X`, `H100-80GB-HBM3` for
-    `NVIDIA-H100-80GB-HBM3`. If the name contains one of `products`, that product is returned (`H100`), except for other
-    boards of it.
+    """Return a GPU's product name: the one of `products` that is a word of `name` (`H100` for `NVIDIA-H100-80GB-HBM3`),
+    or else the name without vendor (`MI300X` for `AMD-Instinct-MI300X`). Boards that differ from the product of that
+    name, such as PCIe ones, keep their whole name without vendor.
     """
     words = name.replace(" ", "-").split("-")
     known = [word for word in words if word in products]
