@@ -95,17 +95,17 @@ class DeploymentFamily(Protocol):
         ...
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """Return the number of GPUs of each deployment: those of all servers in all its units."""
+        """Return the number of GPUs of each deployment: those of all its servers."""
         ...
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:
-        """Return the short form, such as `8p-tp1-4d-tp2`, of a unit with numbers of prefill and decode servers of a
-        kind.
+        """Return the short form, such as `8p-tp1-4d-tp2`, of a topology with these numbers of prefill and decode
+        servers of a kind.
         """
         ...
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the maximum load of each deployment, over all its units, in requests per second."""
+        """Return the maximum load of each deployment, over all its servers, in requests per second."""
         ...
 
     def score(self, fleet: DeploymentCounts, requests_per_s: Array) -> Scores:
@@ -155,13 +155,13 @@ class Disaggregated:
         return [server.parallelism for server in self.pairs[kind]]
 
     def gpus(self, fleet: DeploymentCounts) -> Counts:
-        """Return the number of GPUs of each deployment: those of all servers in all its units."""
+        """Return the number of GPUs of each deployment: those of all its servers."""
         prefill, decode = self._gpus
         return fleet.copies * (fleet.prefill * prefill[fleet.kind] + fleet.decode * decode[fleet.kind])
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:
-        """Return the short form, such as `8p-tp1-4d-tp2`, of a unit with numbers of prefill and decode servers of a
-        pair.
+        """Return the short form, such as `8p-tp1-4d-tp2`, of a topology with these numbers of prefill and decode
+        servers of the pair with index `kind`.
         """
         first, second = self.pairs[kind]
         return disaggregated_short_form(prefill, first.parallelism, decode, second.parallelism)
@@ -180,7 +180,7 @@ class Disaggregated:
         return ServerCurves([decode for _, decode in self.pairs])
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the maximum load of each deployment, over all its units, in requests per second: what its prefill
+        """Return the maximum load of each deployment, over all its servers, in requests per second: what its prefill
         servers or its decode servers sustain, whichever is less.
         """
         kind, prefill, curves = fleet.kind, self._prefill, self._curves
@@ -245,7 +245,9 @@ class Aggregated:
         return fleet.copies * fleet.decode * self._gpus[fleet.kind]
 
     def topology(self, kind: int, prefill: int, decode: int) -> str:  # noqa: ARG002 - as all families
-        """Return the short form, such as `agg-tp1-16r`, of a unit with a number of aggregated servers."""
+        """Return the short form, such as `agg-tp1-16r`, of a topology with `decode` aggregated servers of a kind;
+        `prefill` is ignored.
+        """
         return aggregated_short_form(self.generating(kind).parallelism, decode)
 
     @cached_property
@@ -262,7 +264,7 @@ class Aggregated:
         return ServerCurves([server for _, server in self.servers])
 
     def most_requests_per_s(self, fleet: DeploymentCounts) -> Array:
-        """Return the maximum load of each deployment, over all its units, in requests per second: that at which all
+        """Return the maximum load of each deployment, over all its servers, in requests per second: that at which all
         servers run their largest batch.
         """
         each: Array = self._curves.most_requests_per_s * self._curves.ranks
@@ -340,8 +342,8 @@ def score_fleet(
 
 
 def capacities_of(question: SearchInputs, family: DeploymentFamily, fleet: DeploymentCounts) -> Array:
-    """Return the highest load in requests per second at which each deployment meets all targets, over all its units, by
-    bisection: every ratio of a value to its limit rises with load.
+    """Return the highest load of each deployment, over all its servers, in requests per second, at which it meets all
+    targets; found by bisection, since every ratio of a value to its limit rises with load.
     """
     most = np.int64(1 + max(fleet.prefill.max(initial=0), fleet.decode.max(initial=0)))
     units = (fleet.kind * most + fleet.prefill) * most + fleet.decode
@@ -364,8 +366,8 @@ def _share(values: Array, limit: float | None) -> Array:
 
 
 def fleet_of(family: DeploymentFamily, gpus: int) -> DeploymentCounts:
-    """Return all deployments of a family with at most `gpus` GPUs. Aggregated servers form a single unit: copies of it
-    would only split the queue.
+    """Return all deployments of a family with at most `gpus` GPUs. Aggregated servers are all behind one router, since
+    copies with routers of their own would only split the queue.
     """
     if isinstance(family, Aggregated):
         tables = [_alone(server.parallelism.gpus, gpus) for _, server in family.servers]

@@ -391,7 +391,7 @@ def compare(
     """Simulate the load of each run, and the load of each rehearsed row without a measurement.
 
     `inspection` has the findings of the row filters: rejected rows are left out. Rehearsed rows are also left out if
-    they are of another model, are bounds, or have a load that can't be simulated.
+    they are of another model than `subject`, have bounds as figures, or have a load that can't be simulated.
     """
     ticker = Ticker(progress or SilentProgress())
     every = [*runs, *(PublishedRun(row=row) for row in dict.fromkeys(rehearsed))]
@@ -443,7 +443,9 @@ def _left_out(subject: FidelityContext, cases: Sequence[Case]) -> Iterator[Case]
 
 @dataclass(frozen=True)
 class ClaimSimulation:
-    """Published statement at one point, with the simulated figure and its distance from the published range."""
+    """Published statement at one point `at`, such as a speed, with the published range of a figure, and the simulated
+    figure.
+    """
 
     text: str
     source: str

@@ -62,8 +62,8 @@ class Sizes:
     drafts.
     """
     draft_expert_bytes: float = 0.0
-    """Bytes of the weights of all experts of the draft model; a token uses as many of them as of the model's
-    experts.
+    """Bytes of the weights of all experts of the draft model; a token is routed to as many of them as to experts of the
+    model itself.
     """
 
     @property
@@ -99,7 +99,7 @@ class GpuLimits:
     port_bytes_per_s: float
     switched: bool = False
     host_bytes_per_s: float = float("inf")
-    """Bytes per second between the memory of a GPU and that of its node, in one direction."""
+    """Bytes per second of a transfer between the memory of a GPU and the memory of its node, in one direction."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,16 @@ class Factors:
     other sizes take the value of the next smaller one. Empty without quantization.
     """
     expert_imbalance: float = 1.0
-    """Tokens for the experts of the busiest GPU divided by the mean over GPUs, where each GPU holds whole experts."""
+    """Number of tokens that are routed to the experts of the busiest GPU, divided by the mean over all GPUs, where each
+    GPU holds whole experts.
+    """
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """Speculative decoding: the number of tokens drafted in each step, and the share of them that is accepted."""
+    """Speculative decoding: the number of tokens drafted in each step, and the share of drafted tokens that is
+    accepted.
+    """
 
     tokens: int
     accepted_share: float

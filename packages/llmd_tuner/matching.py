@@ -88,8 +88,9 @@ def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settin
     """Return the prefill servers that keep up with a decode server on the fewest GPUs; of equal matches, that of the
     first server size.
 
-    `prefill_tokens_per_s` is the highest rate of one prefill server by its number of GPUs. A decode server demands T_d
-    x ISL / OSL; y of them need ceil(y x demand / rate) prefill servers.
+    `prefill_tokens_per_s` is the highest rate of one prefill server in tokens per second, by its number of GPUs. A
+    decode server with an output rate of T tokens per second demands T x ISL / OSL prompt tokens per second; y of them
+    need ceil(y x demand / rate) prefill servers.
 
     Raises:
         KitError: there is no prefill server.

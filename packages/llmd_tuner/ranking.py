@@ -184,8 +184,8 @@ def deployment_name(deployment: Candidate) -> str:
 
 
 def name_with_basis(deployment: Candidate) -> str:
-    """Return the name of a deployment, marked as `a bound` if nobody measured the latencies of its servers although
-    those of others were measured.
+    """Return the name of a deployment, marked as `a bound` if the latencies of its servers are only lower bounds
+    although those of other deployments' servers were measured.
     """
     return f"{deployment_name(deployment)}, a bound" if deployment.bound else deployment_name(deployment)
 

@@ -80,7 +80,9 @@ class Candidate:
     max_num_seqs: int
     """Largest batch of a rank that meets the target for ITL and fits the KV cache."""
     bound: bool = False
-    """Whether latencies of the servers are optimistic bounds, while those of other servers were measured."""
+    """True if the latencies of the servers are only lower bounds, while those of other candidates' servers were
+    measured.
+    """
 
     @property
     def feasible(self) -> bool:
@@ -294,7 +296,7 @@ def _order(question: SearchInputs, scored: Sequence[ScoredFleet], capacities: Se
 
 
 def bounds_of(question: SearchInputs, family: DeploymentFamily) -> "NDArray[np.bool_]":
-    """Return for each kind of servers whether its latencies are optimistic bounds, while those of other kinds were
+    """Return for each kind of servers whether its latencies are only lower bounds, while those of other kinds were
     measured.
     """
     return np.array([question.is_bound(*family.spreads(kind)) for kind in range(family.kinds)])

@@ -86,13 +86,13 @@ class SearchInputs:
     profile: RouterProfileName = "token-load"
     """Profile of the endpoint picker by which routers choose servers."""
     measured: frozenset[Parallelism] | None = None
-    """Parallelisms of servers whose latencies were measured, while those of others are optimistic bounds; None where
-    latencies of all have the same basis.
+    """Parallelisms of the servers whose latencies were measured, while latencies of servers of other parallelisms are
+    only lower bounds; None where the latencies of all servers have the same basis.
     """
 
     def is_bound(self, *spreads: Parallelism) -> bool:
-        """Tell whether a server of one of these parallelisms has optimistic bounds as latencies, while those of other
-        servers were measured.
+        """Tell whether a server of at least one of these parallelisms has only lower bounds as latencies, while
+        latencies of other servers were measured.
         """
         return self.measured is not None and not self.measured.issuperset(spreads)
 

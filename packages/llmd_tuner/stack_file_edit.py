@@ -38,7 +38,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class RoleThresholds:
-    """Number of servers of a role (prefill, decode) in a unit, and the scaling thresholds of each server."""
+    """Number of servers of a role (prefill, decode) behind each router, and the scaling thresholds of each server."""
 
     replicas: int
     thresholds: tuple[Threshold, ...]

@@ -155,14 +155,14 @@ class MeasuredServers:
         return kind.data_parallel_size == 1 and kind.expert_parallel == (self.model.expert_parallel and kind.gpus > 1)
 
     def most_decoding(self, kind: Parallelism) -> int:
-        """Return the maximum number of sequences that a rank of a server of this kind decodes at a time: the configured
-        limit, or as many as its KV cache holds.
+        """Return the maximum number of sequences that each rank of a server of this kind decodes at a time: the
+        configured limit or the number that its KV cache holds, whichever is less.
         """
         return self._sequences("decode", kind, self.workload, aggregated=False)
 
     def most_prefilling(self, kind: Parallelism) -> int:
-        """Return the maximum number of prompts that a rank of a server of this kind prefills at a time: the configured
-        limit, or as many as its KV cache holds.
+        """Return the maximum number of prompts that each rank of a server of this kind prefills at a time: the
+        configured limit or the number that its KV cache holds, whichever is less.
         """
         return self._sequences("prefill", kind, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True)
 

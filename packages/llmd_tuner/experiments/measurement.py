@@ -69,7 +69,9 @@ steady state.
 """
 
 BUSY_TIMEOUT_S = 24 * 3600.0
-"""Seconds to wait for another measurement of the same run, whose command was killed and which goes on without it."""
+"""Seconds to wait for the end of a measurement of the same run that still goes on although the command that started it
+was killed.
+"""
 
 
 def measure(assignment: DeploymentRun, progress: Progress) -> None:

@@ -83,7 +83,7 @@ class Forecast:
 
     @property
     def gpu_hours(self) -> float:
-        """Hours for which GPUs are occupied, summed over the GPUs; those of a rehearsal are simulated."""
+        """Hours for which GPUs are occupied, summed over all GPUs; in a rehearsal, those of simulated GPUs."""
         return self.gpus * self.seconds / 3600
 
     @property

@@ -65,7 +65,9 @@ class _Tally:
 
 
 class Reader:
-    """Reader of the counters of all servers and routers of a model, including those of pods that were created since."""
+    """Reader of the Prometheus counters of all servers and routers of a model, including those of pods that were
+    created since the last reading.
+    """
 
     def __init__(self, plan: Plan, model: ModelPlan) -> None:
         self._access = ClusterAccess(plan.kubeconfig_context)

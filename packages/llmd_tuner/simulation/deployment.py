@@ -103,7 +103,7 @@ class SimulatedDeployment:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all servers in all units (copies) of the deployment."""
+        """Number of GPUs of all servers in all copies of the deployment together."""
         return self.topology.gpus * self.copies
 
 
@@ -210,7 +210,9 @@ def arrival_times_s(arrivals: ConstantArrivals | PoissonArrivals | RecordedTimes
 
 
 def sizes(workload: Workload, arrivals: Arrivals, random: Random) -> Iterator[RequestClass]:
-    """Yield the class of each request in the order of arrival, endlessly, drawn at random by the weights."""
+    """Yield the class of each request in the order of arrival, endlessly: drawn at random by weight, or one class after
+    the other if arrivals are recorded.
+    """
     if isinstance(arrivals, RecordedTimes) or len(workload) == 1:
         return itertools.cycle(workload)
     weights = [request_class.weight for request_class in workload]

@@ -64,8 +64,8 @@ class Gaps:
 
 
 class DecodeRun:
-    """Sequence of decode steps of an unchanged batch: `steps` of them from `start_s` on, with `context_tokens` in total
-    at first.
+    """Sequence of decode steps of an unchanged batch: `steps` of them from `start_s` (simulated seconds) on, with
+    `context_tokens` over all sequences of the batch at first.
     """
 
     __slots__ = ("batch", "first_s", "growth_s", "start_s", "steps")

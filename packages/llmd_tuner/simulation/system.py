@@ -26,7 +26,9 @@ Scorer = Callable[[Sequence[EngineSimulation], RequestClass, int | None], Sequen
 """Function that returns a score from 0 to 1 for each server, for a request of a class with a shared prefix."""
 
 Filter = Callable[[Sequence[EngineSimulation], RequestClass, int | None], Sequence[EngineSimulation]]
-"""Function that returns those of the servers that may be picked for a request, at least one."""
+"""Function that returns those of the servers, at least one, among which a router may pick for a request of a class with
+a shared prefix.
+"""
 
 _AFFINITY_SHARE, _LONGEST_PENALTY_S, _PEAK_PREFILL_TOKENS_PER_S = 0.8, 18.0, 15928.0
 """`affinityThreshold`, `maxTTFTPenaltyMs`, `peakPrefillThroughput` of the prefix-cache-affinity-filter, by default."""
@@ -189,7 +191,7 @@ class System:
         self._units = [self._unit() for _ in range(deployment.copies)]
 
     def engines(self, role: Role) -> list[EngineSimulation]:
-        """Return the simulated servers of a role (prefill, decode) in all units of the deployment."""
+        """Return the simulated servers of a role (prefill, decode), behind all routers of the deployment."""
         return [engine for unit in self._units for engine in (unit.decode if role == "decode" else unit.first)]
 
     def arrive(self, size: RequestClass) -> None:
