@@ -150,7 +150,7 @@ class LocalRehearsals:
 
     def forget_losses(self, project: Path, stack: str, progress: Progress) -> Sequence[str]:
         """Remove from a rehearsed stack's Pulumi state the resources that the stand-in for OCI no longer has; return a
-        sentence on each removed one and on what was kept.
+        sentence on each removed resource, and on each lost resource that was kept.
 
         Raises:
             KitError: the stack's rehearsal isn't up, or the state can't be changed.

@@ -443,7 +443,7 @@ def simulated(
 
 
 def simulated_servers(vllm: VllmChoice) -> str:
-    """Return the description of what is simulated of the model servers: all of vLLM, or only GPU kernels and RDMA."""
+    """Return the description of the simulated parts of model servers: all of vLLM, or only GPU kernels and RDMA."""
     return SIMULATED_KERNELS if vllm is VllmChoice.REAL else SIMULATED_VLLM
 
 

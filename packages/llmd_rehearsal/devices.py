@@ -243,7 +243,8 @@ class DeviceNodes(Protocol):
 class DeviceProvider:
     """Device plug-ins of all simulated nodes: polls the cluster and updates the devices that each node advertises.
 
-    `pods` and `node_objects` are the API server's; operators add labels to the node objects.
+    `pods` and `node_objects` are all pods and Node objects as the API server has them; Node objects have labels that
+    operators added.
     """
 
     def __init__(

@@ -234,8 +234,8 @@ def pre_scale_down(prepared: Prepared, progress: Progress) -> Displacement | Non
 
 
 def removed_servers(file: Path, plan: Plan) -> list[str]:
-    """Return the names of the model servers in the engine's state that the plan no longer has. A version of a unit that
-    is deployed beside the old one isn't counted, as the plan reserves nodes for both.
+    """Return the names of the model servers in the engine's state that the plan no longer has. Servers of which the
+    plan deploys a new version beside the old one aren't counted, as the plan reserves nodes for both versions.
     """
     resources: list[dict[str, Any]] = latest(file).get("resources") or []
     deployed = [

@@ -20,8 +20,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 """Pattern of a full commit id."""
 _WEIGHTS = ".safetensors"
 ADAPTER_FILES = {"adapter_config.json": 256, "adapter_model.safetensors": 4096}
-"""Files of a simulated LoRA adapter with their sizes in bytes. At a commit, every repository that the catalogue lacks
-is an adapter.
+"""Files of a simulated LoRA adapter with their sizes in bytes. A repository that the catalogue lacks counts as an
+adapter if it is asked for at a commit.
 """
 
 _INDEX = "model.safetensors.index.json"

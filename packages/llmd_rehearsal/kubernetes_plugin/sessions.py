@@ -246,7 +246,7 @@ class Sessions:
             session.cancelled.set()
 
     def cancel_all(self) -> None:
-        """End all waits of all provider instances of the plug-in."""
+        """End all waits of all provider instances of the stand-in Kubernetes plug-in."""
         with self._lock:
             for session in self._sessions.values():
                 session.cancelled.set()

@@ -11,10 +11,10 @@ _WINDOW_S = 5.0
 
 
 class Handle(Protocol):
-    """Handle of a call that a clock will make at a later time."""
+    """Handle of a call that a clock is to make at a later time, by which the call can be cancelled."""
 
     def cancel(self) -> None:
-        """Cancel the call at the later time."""
+        """Cancel the call, so that the clock will not make it."""
         ...
 
 
