@@ -25,8 +25,8 @@ _MODELS = b'{"object":"list","data":[{"id":"model","object":"model","created":1,
 
 @dataclass
 class ServerLog:
-    """Log of the exact server: arrival times of requests in seconds (`perf_counter`), and the delays of its tokens
-    after their due times in seconds.
+    """Log of the server with exact latencies: arrival times of requests in seconds (`perf_counter`), and how many
+    seconds after their due times its tokens were sent.
     """
 
     arrivals_s: list[float] = field(default_factory=list[float])

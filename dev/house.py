@@ -477,8 +477,8 @@ class Definition:
 
 
 def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """Return the names that a module imports, including late imports: the source module and the name there, by the name
-    in the module.
+    """Return the source module and the name in that module, by the name in the importing module, for all names that a
+    module imports, also by imports inside functions.
     """
     return {
         item.asname or item.name: (node.module, item.name)
@@ -567,7 +567,7 @@ def report(house: House) -> str:
 
 def main() -> int:
     """Print the counts of the code, or with `--list` the places of one count; return 1 if `--check` is given and there
-    are any.
+    are such places.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--tree", type=Path, default=PROJECT, help="another checkout of the project")

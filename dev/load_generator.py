@@ -95,8 +95,8 @@ def _family(pid: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class ConstantLoad:
-    """Load at a constant rate that a load generator sends to the exact server; the load generator may write into
-    `folder`.
+    """Load at a constant rate that a load generator sends to the server with exact latencies (`dev/exact_server.py`) at
+    `url`; the load generator may write into `folder`.
     """
 
     url: str
@@ -275,7 +275,8 @@ def _server() -> Generator[tuple[str, "subprocess.Popen[str]"]]:
 
 
 def measure(tool: Tool, requests_per_s: float, duration_s: float) -> Measurement:
-    """Run a load generator once against the exact server, and return the measurement.
+    """Run a load generator once against the server with exact latencies (`dev/exact_server.py`), and return the
+    measurement.
 
     Raises:
         KitError: the load generator failed.

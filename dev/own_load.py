@@ -15,8 +15,8 @@ from llmd_bench.load.workload import ConstantRate, Fixed, RequestWorkload
 
 
 def main(url: str, requests_per_s: float, duration_s: float) -> None:
-    """Send a load at a constant rate to the exact server at `url`, with the kit's own load generator, and print its
-    times to first token as JSON.
+    """Send a load at a constant rate to the server with exact latencies (`dev/exact_server.py`) at `url`, with the
+    kit's own load generator, and print the times to first token as JSON.
     """
     stage = LoadStage(ConstantRate(requests_per_s), duration_s=duration_s)
     workload = RequestWorkload(Fixed(128), Fixed(50))

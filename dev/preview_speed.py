@@ -196,7 +196,9 @@ def larger_project(source: Path, stack: str, folder: Path, units: int) -> BenchP
 
 
 def system_nodes(units: int) -> int:
-    """Return the number of nodes without GPUs that the routers of `units` units need, plus one for other pods."""
+    """Return the number of nodes without GPUs for the routers of `units` units (each a model's servers with one
+    router), plus one for other pods.
+    """
     return 1 + -(-units * PODS_PER_ROUTER // ROUTERS_PER_NODE)
 
 
