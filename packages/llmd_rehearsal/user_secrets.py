@@ -20,7 +20,9 @@ _CONFLICT, _NAMESPACE_ENDS = 409, (403, 404)
 
 
 class SecretCreator:
-    """Creator of users' Secrets, which follows the namespaces of a cluster."""
+    """Creator of the Secrets that a user creates for a real stack; it creates each Secret when the Secret's namespace
+    appears in the cluster.
+    """
 
     def __init__(self, client: AsyncClient, namespaces: ObjectStore[Namespace], secrets: Sequence[UserSecret]) -> None:
         self._client = client

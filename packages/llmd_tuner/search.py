@@ -182,8 +182,8 @@ class Search:
         return [self.deployment(int(self.order[place]), whole=False) for place in sorted(firsts)]
 
     def deployment(self, place: int, whole: bool = True) -> Candidate:
-        """Return the deployment at an index of `scored`. Unless `whole`, the capacity of one that misses a target may
-        be NaN, which saves computing it.
+        """Return the deployment at an index of all scored deployments (`scored`). If not `whole`, its capacity may be
+        NaN if it misses a target, which saves computing the capacity.
         """
         for fleet, capacity in zip(self.scored, self.capacities, strict=True):
             if place < len(fleet.worst):

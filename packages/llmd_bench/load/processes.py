@@ -419,7 +419,9 @@ class WorkerGroup:
 
     @property
     def counts(self) -> Counts:
-        """Requests sent and in flight, and output tokens, in the current stage over all worker processes."""
+        """Numbers of requests sent and in flight, and of output tokens received, in the current stage over all worker
+        processes.
+        """
         counts = [member.counts for member in self._members]
         return Counts(*(sum(getattr(count, name) for count in counts) for name in ("sent", "in_flight", "tokens")))
 

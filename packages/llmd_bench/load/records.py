@@ -152,8 +152,8 @@ and of the event loop's timers (lag).
 """
 
 LATEST_SHARE = 0.05
-"""Maximum p99 of slip and lag as a share of the median time to first token (0.05 is 5 %). The larger of this limit and
-`LATEST_MS` applies, since a few milliseconds don't distort long latencies.
+"""Maximum p99 of the delays of sending (slip) and of the event loop (lag) as a share of the median time to first token
+(0.05 is 5 %). The larger of this limit and `LATEST_MS` applies, since a few milliseconds don't distort long latencies.
 """
 
 MIN_SENT_SHARE = 0.97

@@ -147,7 +147,9 @@ class RehearsalRunner(Protocol):
     def deployer(
         self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
     ) -> Deployer:
-        """Return a deployer into a new rehearsal with `nodes` nodes of the stack's shape."""
+        """Return a deployer that deploys models in a new rehearsal, whose cluster has `nodes` nodes of the stack's
+        shape.
+        """
         ...
 
     def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:

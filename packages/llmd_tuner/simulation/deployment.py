@@ -83,8 +83,8 @@ class ServerLimits:
 
 @dataclass(frozen=True)
 class SimulatedDeployment:
-    """Deployment to simulate: `copies` equal units of a model behind one endpoint, which spreads requests over units at
-    random.
+    """Deployment to simulate: `copies` of a model's servers, each with a router of its own, behind one endpoint, which
+    spreads requests over the copies at random.
 
     Routers choose among data parallel ranks as among servers, although in reality vLLM chooses by the number of
     requests of each rank. `router_s` is the time in seconds that gateway and endpoint picker add to each request;
