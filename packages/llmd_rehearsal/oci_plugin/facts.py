@@ -233,6 +233,11 @@ class OciRegion(Entry):
         count, prefix = _DOMAINS if region in self.regions_of_three else 1, self.availability_domain_prefix
         return [availability_domains().name(prefix, region, number) for number in range(1, count + 1)]
 
+    def image_name(self, ocid: str | None, region: str) -> str:
+        """Return the name of the platform image with this OCID; empty for any other image."""
+        key = self.key(region)
+        return next((image.name for image in self.images if image_id(image.name, key) == ocid), "")
+
     def vendor(self, shape: str) -> str:
         """Return the vendor of a shape's GPUs; empty for a shape without GPUs."""
         record = catalogue.shape(shape)

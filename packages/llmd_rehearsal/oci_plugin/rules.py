@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from llmd_oke import catalogue
 
-from llmd_rehearsal.oci_plugin.facts import OciRegion, ResourceType, image_id, lifecycles, region_facts
+from llmd_rehearsal.oci_plugin.facts import OciRegion, ResourceType, lifecycles, region_facts
 from llmd_rehearsal.oci_plugin.region import Records, ResourceRecord, ServiceError, invalid, limit_exceeded, not_found
 from llmd_rehearsal.plugin_values import JsonObject, dig
 
@@ -522,8 +522,7 @@ def _image_version(request: ServiceRequest, of_cluster: str | None) -> None:
     """Require the Kubernetes version of OKE's own image (on creation: oracle-devrel/terraform-oci-arch-ci-cd-devops,
     issue 14; assumed to hold for changes too).
     """
-    key, ocid = request.facts.key(request.region), dig(request.inputs, "nodeSourceDetails", "imageId")
-    name = next((image.name for image in request.facts.images if image_id(image.name, key) == ocid), "")
+    name = request.facts.image_name(dig(request.inputs, "nodeSourceDetails", "imageId"), request.region)
     version = request.inputs.get("kubernetesVersion") or of_cluster
     if "-OKE-" in name and version and f"-OKE-{version.removeprefix('v')}-" not in name:
         text = "Kubernetes version does not match Kubernetes version of OKE worker node image"
