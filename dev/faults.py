@@ -111,7 +111,10 @@ Change = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class FaultOutcome:
-    """Result of one fault that a rehearsed stack was given. Seconds are wall time, measured."""
+    """Result of one fault that a rehearsed stack was given. Seconds are wall time, measured: `recovery_s` from the
+    fault until the operation has succeeded or the killed program is ready again, `undisturbed_s` for the operation
+    without a fault.
+    """
 
     family: Family
     fault: str

@@ -49,8 +49,8 @@ def erlang_c(servers: int, offered_load: float) -> float:
 
 
 def mmc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> float:
-    """Return the mean wait in seconds with exponential service times (M/M/c): W = C / (c/s - lambda). Erlang 1917;
-    exact.
+    """Return the mean wait in seconds with exponential service times (M/M/c): W = C / (c/s - lambda), where C is
+    `erlang_c`. Erlang 1917; exact.
     """
     spare_per_s = servers / service_s - arrivals_per_s
     if spare_per_s <= 0:

@@ -33,8 +33,8 @@ _OF_RECORDS = frozenset({".jsonl", ".csv"})
 
 @dataclass(frozen=True)
 class Format:
-    """File format of results. Formats of one `family` describe the same runs: of a directory only the first of them is
-    read.
+    """File format of results. Formats of one `family` describe the same runs: if a directory has files of several of
+    them, only those of the first format are read.
     """
 
     name: str

@@ -43,8 +43,9 @@ class Calendar:
 
 
 class Gaps:
-    """Record of all intervals between two successive tokens of a request: `counts[i]` intervals of `gaps_s[i]` seconds
-    each, which ended around the simulated time `times_s[i]`: those of a run of decode steps are recorded at its middle.
+    """Record of all intervals between two successive tokens of a request: around the simulated time `times_s[i]`,
+    `counts[i]` intervals of `gaps_s[i]` seconds each ended. Decode steps of an unchanged batch are recorded together,
+    at the middle of their time.
     """
 
     __slots__ = ("counts", "gaps_s", "times_s")
