@@ -127,7 +127,7 @@ def test_a_stack_file_without_llmd_oke_stack_is_refused_with_the_missing_key(pro
 
 
 @pytest.mark.parametrize("text", ["5", "text", "[]", "null"])
-def test_a_value_of_llmd_oke_stack_that_is_no_object_is_refused_with_its_keys(project: Path, text: str):
+def test_the_refusal_of_a_stack_that_is_no_mapping_lists_the_keys_a_stack_has(project: Path, text: str):
     (problem,) = refused(project, f"config:\n  llmd-oke:stack: {text}\n")
     assert (problem.path, problem.line) == ("llmd-oke:stack", 2)
     assert "gpuPools" in problem.accepted

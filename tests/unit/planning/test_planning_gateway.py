@@ -175,7 +175,7 @@ def test_check_warns_of_a_gateway_that_checks_no_fields_of_client_requests(gatew
     assert any("kv_transfer_params, priority" in text for text in texts)
 
 
-def test_check_warns_that_request_checks_on_istio_are_untested():
+def test_check_warns_that_istios_filters_of_client_requests_were_never_tried():
     texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
     assert [text for text in texts if "was never tried" in text]
     assert not [text for text in texts if "lets all" in text]
