@@ -18,6 +18,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.releases import with_override
 from llmd_oke.config.deprecated_keys import DeprecatedArgument, deprecated_arguments
+from llmd_oke.kubernetes_types import SecurityContext
 from llmd_oke.sdk_modules import plugin_version
 
 Manifest = Mapping[str, Any]
@@ -25,6 +26,14 @@ Manifest = Mapping[str, Any]
 
 PART_OF = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
 """Labels of all objects that the kit declares in a cluster."""
+
+RESTRICTED_CONTAINER: SecurityContext = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+"""Security context of a container by Kubernetes' `restricted` pod security standard, with a read-only root file system.
+"""
 
 _SECRET_FIELDS = {"Secret": ["data", "stringData"]}
 """Fields that are secret in the state whoever filled them, by kind."""

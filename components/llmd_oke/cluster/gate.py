@@ -11,7 +11,16 @@ from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.kubernetes_types import Container, JobSpec, ObjectMeta, PolicyRule
-from llmd_oke.objects import KubernetesObject, Manifest, field_value, inputs, outputs, present, when_declared
+from llmd_oke.objects import (
+    RESTRICTED_CONTAINER,
+    KubernetesObject,
+    Manifest,
+    field_value,
+    inputs,
+    outputs,
+    present,
+    when_declared,
+)
 
 NAMESPACE = "kube-system"
 FOLDER = "/opt/llmd-oke"
@@ -175,13 +184,7 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> Container:
         ],
         "env": [{"name": "NODES", "valueFrom": {"configMapKeyRef": {"name": field_value(config_map), "key": "nodes"}}}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-        },
+        "securityContext": {**RESTRICTED_CONTAINER, "runAsNonRoot": True, "runAsUser": 65532},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "program", "mountPath": FOLDER, "readOnly": True}],
     }

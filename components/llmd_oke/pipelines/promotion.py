@@ -185,22 +185,25 @@ class StackDeployer:
             return self.deploy_files(commit, self.project)
         try:
             with revision_folder(self.project, commit) as folder:
-                attempt = self.deploy_files(commit, folder)
+                attempt = self._updated(commit, folder)
                 if attempt.new_cluster and is_checkout(folder):
                     self.progress.step("ending the rehearsal, whose programs are those of a folder that goes")
                     self.end_rehearsal()
                 return attempt
         except KitError as error:
-            return DeployAttempt(commit=commit, passed=False, begun=False, error=error.message)
+            return _refused(commit, error)
 
     def deploy_files(self, commit: str, folder: Path) -> DeployAttempt:
         """Update the stack to a commit whose files lie in `folder`."""
+        try:
+            return self._updated(commit, folder)
+        except KitError as error:
+            return _refused(commit, error)
+
+    def _updated(self, commit: str, folder: Path) -> DeployAttempt:
         started_s, before = time.monotonic(), self._last_update()
         self.progress.step(f"updating {self.stack} to {commit[:12]}")
-        try:
-            status, document = self._run(folder)
-        except KitError as error:
-            return DeployAttempt(commit=commit, passed=False, begun=False, error=error.message)
+        status, document = self._run(folder)
         return DeployAttempt(
             commit=commit,
             passed=status == 0,
@@ -362,3 +365,7 @@ NOT_UNDONE = (
     "requests that failed meanwhile."
 )
 """Sentence on the changes that a rollback doesn't undo."""
+
+
+def _refused(commit: str, error: KitError) -> DeployAttempt:
+    return DeployAttempt(commit=commit, passed=False, begun=False, error=error.message)

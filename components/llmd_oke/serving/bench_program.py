@@ -29,8 +29,8 @@ from llmd_oke.kubernetes_types import (
     Volume,
     VolumeMount,
 )
-from llmd_oke.objects import Manifest, field_value
-from llmd_oke.serving.manifests import RESTRICTED_CONTAINER, from_field, object_metadata
+from llmd_oke.objects import RESTRICTED_CONTAINER, Manifest, field_value
+from llmd_oke.serving.manifests import from_field, object_metadata
 
 PACKAGES = ("llmd_base", "llmd_bench", "llmd_pods")
 """Python packages of this project whose modules a program's archive may contain."""

@@ -15,6 +15,7 @@ from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.kubernetes_types import Container, ObjectMeta, PodSpec, TopologySpreadConstraint, Volume
 from llmd_oke.objects import (
     PART_OF,
+    RESTRICTED_CONTAINER,
     Manifest,
     OverrideArgs,
     ReleaseRef,
@@ -27,7 +28,7 @@ from llmd_oke.objects import (
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS, FRONT_DOOR_THREADS
 from llmd_oke.serving import labels, model_envoy, network_policies
 from llmd_oke.serving.envoy_bounds import bounds
-from llmd_oke.serving.manifests import RESTRICTED_CONTAINER, ROUTER_S, declare, object_metadata, timeouts
+from llmd_oke.serving.manifests import ROUTER_S, declare, object_metadata, timeouts
 from llmd_oke.serving.model_envoy import DRAIN_LIMIT_S, DRAIN_PORT, READY_PORT, REQUEST_PORT
 
 DEFAULT_READY_TIMEOUT_S = 600

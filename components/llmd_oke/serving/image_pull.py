@@ -10,11 +10,19 @@ import pulumi
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.kubernetes_types import ObjectMeta, PodSpec, PolicyRule
-from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, register_outputs, resolve_shape, when_declared
+from llmd_oke.objects import (
+    PART_OF,
+    RESTRICTED_CONTAINER,
+    Manifest,
+    ShapeRef,
+    inputs,
+    register_outputs,
+    resolve_shape,
+    when_declared,
+)
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import (
-    RESTRICTED_CONTAINER,
     declare,
     object_metadata,
     role,

@@ -7,7 +7,7 @@ import pulumi
 from llmd_base.errors import KitError
 
 from llmd_oke.catalogue import Shape
-from llmd_oke.kubernetes_types import EnvVar, ObjectMeta, PolicyRule, SecurityContext, Toleration, Volume, VolumeMount
+from llmd_oke.kubernetes_types import EnvVar, ObjectMeta, PolicyRule, Toleration, Volume, VolumeMount
 from llmd_oke.objects import PART_OF, KubernetesObject, Manifest
 from llmd_oke.serving.args import NodeTaintArgs, TracingArgs
 
@@ -22,15 +22,6 @@ NAMESPACE_S = 120
 DELETE_S = 600
 """Timeout of deletions in seconds. Pods end within their grace period of at most 130 s, a namespace after its content.
 """
-
-RESTRICTED_CONTAINER: SecurityContext = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-}
-"""Security context of a container by Kubernetes' `restricted` pod security standard, with a read-only root file system.
-"""
-
 
 _KINDS = {
     ("v1", "ConfigMap"),

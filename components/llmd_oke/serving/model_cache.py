@@ -15,6 +15,7 @@ from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.kubernetes_types import Container, PodAffinityTerm, PodSpec, SecurityContext, Volume, VolumeMount
 from llmd_oke.objects import (
     PART_OF,
+    RESTRICTED_CONTAINER,
     Manifest,
     ModelRef,
     ShapeRef,
@@ -28,7 +29,7 @@ from llmd_oke.objects import (
 from llmd_oke.planning import placement
 from llmd_oke.serving import bench_program, compiled_code, vllm
 from llmd_oke.serving.args import DraftFilesArgs, ModelCacheMountArgs, NodeTaintArgs, PrewarmArgs
-from llmd_oke.serving.manifests import RESTRICTED_CONTAINER, declare, object_metadata, timeouts, tolerations
+from llmd_oke.serving.manifests import declare, object_metadata, timeouts, tolerations
 from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token, pinned_revision
 
 DEFAULT_TIMEOUT_S = 7200

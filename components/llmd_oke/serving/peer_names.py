@@ -5,8 +5,9 @@ from importlib import resources
 from llmd_oke.catalogue.releases import POD_IP
 from llmd_oke.config import Role
 from llmd_oke.kubernetes_types import Container, EnvVar
+from llmd_oke.objects import RESTRICTED_CONTAINER
 from llmd_oke.serving import bench_program, labels
-from llmd_oke.serving.manifests import RESTRICTED_CONTAINER, from_field
+from llmd_oke.serving.manifests import from_field
 from llmd_oke.serving.vllm import ServerSpec
 
 _UNIT, _NAMESPACE = "LLMD_OKE_UNIT", "POD_NAMESPACE"

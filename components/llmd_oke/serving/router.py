@@ -29,6 +29,7 @@ from llmd_oke.kubernetes_types import (
     Volume,
 )
 from llmd_oke.objects import (
+    RESTRICTED_CONTAINER,
     Manifest,
     field_value,
     inputs,
@@ -41,7 +42,6 @@ from llmd_oke.serving import envoy, labels, network_policies
 from llmd_oke.serving.client_access import CLIENT_HEADER, PRIORITY_HEADER
 from llmd_oke.serving.client_requests import ClientObjectives
 from llmd_oke.serving.manifests import (
-    RESTRICTED_CONTAINER,
     ROUTER_S,
     api_access_mount,
     api_access_volume,

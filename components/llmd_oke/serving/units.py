@@ -20,6 +20,7 @@ from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import Role
 from llmd_oke.kubernetes_types import Container, ObjectMeta, PodMeta, PodSpec, PodTemplate, PolicyRule
 from llmd_oke.objects import (
+    RESTRICTED_CONTAINER,
     Manifest,
     field_value,
     inputs,
@@ -36,7 +37,6 @@ from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.leader_worker_set import leader_worker_set
 from llmd_oke.serving.manifests import (
     NAMESPACE_S,
-    RESTRICTED_CONTAINER,
     api_access_mount,
     api_access_volume,
     declare,
