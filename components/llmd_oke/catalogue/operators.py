@@ -402,7 +402,8 @@ def rdma() -> RdmaByFunctions:
 
 def with_function_names(shape: Shape, maker: str | None) -> Shape:
     """Return the shape with the names of virtual functions that another cluster's maker chose, one function for each
-    adapter, and none where the functions are of other adapters than the shape's; unchanged if `maker` is None.
+    adapter, and none where the functions are of other adapters than the shape's; as many as the shape has if its
+    adapters aren't known, and unchanged if `maker` is None.
 
     Raises:
         KitError: the catalogue doesn't have this maker's names.
@@ -413,7 +414,9 @@ def with_function_names(shape: Shape, maker: str | None) -> Shape:
     if names is None:
         known = ", ".join(rdma().names)
         raise KitError(f"The catalogue has no names of virtual functions by {maker!r}.", f"Known: {known}.")
-    count = len(shape.rdma.adapters) if driver_of(shape) == names.adapters else 0
+    driver, count = driver_of(shape), shape.rdma.virtual_functions
+    if driver:
+        count = len(shape.rdma.adapters) if driver == names.adapters else 0
     changes = {"virtual_functions": count, **dict(names, adapters=shape.rdma.adapters)}
     return shape.model_copy(update={"rdma": shape.rdma.model_copy(update=changes)})
 
@@ -421,6 +424,11 @@ def with_function_names(shape: Shape, maker: str | None) -> Shape:
 def driver_of(shape: Shape) -> str:
     """Return the driver of a shape's RDMA adapters, which their names begin with; empty if no names are known."""
     return shape.rdma.adapters[0].partition("_")[0] if shape.rdma.adapters else ""
+
+
+def virtual_function_makers(shape: Shape) -> list[str]:
+    """Return who makes virtual functions of adapters like a shape's, as `cluster.virtualFunctions` names them."""
+    return [maker for maker, names in rdma().names.items() if names.adapters == driver_of(shape)]
 
 
 def rdma_adapters(shape: Shape) -> RdmaAdapters:

@@ -116,7 +116,8 @@ class SriovPorts(Entry):
 class RdmaPorts(Entry):
     """RDMA ports of a node, and the environment variables by which UCX and RCCL use them.
 
-    `adapters` are the names of the host channel adapters, in the order of the GPUs. `sriov` is None for a shape whose
+    `adapters` are the names of the host channel adapters, in the order of the GPUs, which begin with their driver's
+    name (`mlx5_0`); empty if they aren't known. `sriov` is None for a shape whose
     ports aren't known to support virtual functions.
     """
 

@@ -49,11 +49,6 @@ class Losses:
     def __bool__(self) -> bool:
         return bool(self.gone or self.objects)
 
-    @property
-    def has_cluster(self) -> bool:
-        """True if OCI no longer has the stack's cluster."""
-        return any(item["type"] == CLUSTER for item in self.gone)
-
     def lines(self) -> Iterator[str]:
         """Yield a line of text for each group of resources: gone, deleted, kept."""
         if self.gone:

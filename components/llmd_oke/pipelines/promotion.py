@@ -185,7 +185,7 @@ class StackDeployer:
             return self.deploy_files(commit, self.project)
         try:
             with revision_folder(self.project, commit) as folder:
-                attempt = self._updated(commit, folder)
+                attempt = self.deploy_files(commit, folder)
                 if attempt.new_cluster and is_checkout(folder):
                     self.progress.step("ending the rehearsal, whose programs are those of a folder that goes")
                     self.end_rehearsal()
@@ -195,15 +195,12 @@ class StackDeployer:
 
     def deploy_files(self, commit: str, folder: Path) -> DeployAttempt:
         """Update the stack to a commit whose files lie in `folder`."""
-        try:
-            return self._updated(commit, folder)
-        except KitError as error:
-            return _refused(commit, error)
-
-    def _updated(self, commit: str, folder: Path) -> DeployAttempt:
         started_s, before = time.monotonic(), self._last_update()
         self.progress.step(f"updating {self.stack} to {commit[:12]}")
-        status, document = self._run(folder)
+        try:
+            status, document = self._run(folder)
+        except KitError as error:
+            return _refused(commit, error)
         return DeployAttempt(
             commit=commit,
             passed=status == 0,

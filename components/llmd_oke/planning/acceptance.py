@@ -128,12 +128,12 @@ def acceptance_problems(config: StackConfig) -> Iterator[Problem]:
 
 def _beyond_ports(settings: AcceptanceConfig, shape: Shape) -> Iterator[Problem]:
     given, line = settings.thresholds, line_rate_gb_per_s(shape)
-    ports = len(shape.rdma.adapters)
+    ports = len(shape.rdma.adapters) or shape.rdma.virtual_functions
     link, all_reduce = given.min_link_gb_per_s, given.min_all_reduce_gb_per_s
     if link is not None and link >= line:
         why = f"a port of {shape.name} carries {line:g} GB/s at most ({shape.rdma.port_gbit_per_s:g} Gbit/s)"
         yield Problem(f"{_PATH}.thresholds.minLinkGbPerS", link, f"less than {line:g}", why)
-    if all_reduce is not None and all_reduce >= line * ports:
+    if ports and all_reduce is not None and all_reduce >= line * ports:
         why = f"the {ports} ports of {shape.name} carry {line * ports:g} GB/s at most"
         yield Problem(f"{_PATH}.thresholds.minAllReduceGbPerS", all_reduce, f"less than {line * ports:g}", why)
 

@@ -264,9 +264,13 @@ def _capacity(config: StackConfig, models: Sequence[ModelConfig]) -> Iterator[Pr
     yield from pod_disk_problems(counted, nodes)
     used = sum(bool(node.servers) for node in nodes)
     if config.rdma == "none" and used > 1 and any(model.topology.disaggregated for model in models):
-        accepted = (
-            "sriov-vf" if known_pools[0].shape.rdma.virtual_functions else "units that fit one node, or another shape"
-        )
+        shape = known_pools[0].shape
+        makers = operators.virtual_function_makers(shape)
+        accepted = "units that fit one node, or another shape"
+        if shape.rdma.virtual_functions:
+            accepted = "sriov-vf"
+        elif makers and config.created_cluster is None:
+            accepted = f"sriov-vf, with cluster.virtualFunctions: {' or '.join(makers)}"
         yield Problem("rdma", "none", accepted, f"KV cache moves between {used} nodes and needs RDMA")
 
 

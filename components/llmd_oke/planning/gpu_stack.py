@@ -167,11 +167,13 @@ def _virtual_functions(config: StackConfig, *, created: bool) -> Iterator[Proble
         if known is None:
             continue
         shape, driver = operators.with_function_names(known, owner), operators.driver_of(known)
-        makers = [maker for maker, names in operators.rdma().names.items() if names.adapters == driver]
+        makers = operators.virtual_function_makers(known)
         if not shape.rdma.virtual_functions and owner is not None:
             own = ["nothing"] if known.rdma.virtual_functions else []
             why = f"these functions are of other adapters than {shape.name}'s ({driver})"
-            yield Problem("cluster.virtualFunctions", owner, " or ".join([*own, *makers]), why)
+            ways = [*own, *makers] or [f"another shape in gpuPools[{i}]"]
+            if pool.shape not in {earlier.shape for earlier in config.gpu_pools[:i]}:
+                yield Problem("cluster.virtualFunctions", owner, " or ".join(ways), why)
         elif not shape.rdma.virtual_functions:
             why = f"the kit makes no virtual functions of {shape.name}'s adapters ({driver})"
             if makers and not created:

@@ -110,7 +110,7 @@ def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
     sizes = range(1, context.shape.gpus + 1)
     sizes = [size for size in sizes if heads_allow(context.facts, size) and _blocks_allow(context, role, size)]
     spreads = {size: spread for size in sizes if (spread := spread_over_nodes(context, role, size))}
-    if lacks_virtual_functions(context.stack, context.shape):  # reported once, as a problem of `rdma`
+    if lacks_virtual_functions(context.stack, context.shape):  # a problem of `rdma` or of the cluster
         return list(spreads)
     most = context.shape.rdma.virtual_functions
     return [size for size, spread in spreads.items() if virtual_functions(context.stack, role, spread) <= most]

@@ -58,7 +58,7 @@ def virtual_functions(config: StackConfig, role: Role, spread: Parallelism) -> i
 
 def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:
     """Tell whether the stack has `rdma: sriov-vf` but the shape has no virtual functions. A problem is then reported
-    for `rdma`, not for the servers.
+    for `rdma` or `cluster.virtualFunctions`, not for the servers.
     """
     return config.rdma == "sriov-vf" and not shape.rdma.virtual_functions
 

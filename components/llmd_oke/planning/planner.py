@@ -261,7 +261,9 @@ def _problems_of_other_parts(value: Any, problems: Iterable[Problem]) -> list[Pr
         return []
     wrong = {_part(problem.path) for problem in problems}
     config = _with_placeholders(cast("dict[str, Any]", value), wrong)
-    return [problem for problem in checks.problems_of_parts(config) if _part(problem.path) not in wrong]
+    following = {"rdma"} if "cluster" in wrong else set[str]()  # whose pods' ports cluster.virtualFunctions decides
+    left_out = wrong | following
+    return [problem for problem in checks.problems_of_parts(config) if _part(problem.path) not in left_out]
 
 
 def _part(path: str) -> str:

@@ -44,7 +44,7 @@ def rdma_adapter_advice(model: ModelPlan, shape: Shape, path: str) -> Iterator[A
     if model.topology.disaggregated and name in facts.connectors:
         limits.append(("engine.kvCache.connector", facts.connectors[name]))
     for key, limit in limits:
-        yield Advice(f"{path}.{key}", f"{limit.text} ({limit.source})", "limit")
+        yield Advice(f"{path}.{key}", f"{limit.text} ({limit.source})", "note")
     if facts.largest_region_gb is not None and model.topology.disaggregated:
         yield from _regions(model, roles, shape.gpu, facts.largest_region_gb, path)
 
@@ -54,7 +54,7 @@ def _regions(model: ModelPlan, roles: list[RolePlan], gpu: Gpu, largest_gb: floa
     values are two pieces, but for latent attention, which has neither.
     """
     architecture, found = model.model.architecture, dict[str, Advice]()
-    pieces = architecture.layers * (1 if architecture.latent_attention else 2)
+    pieces = max(1, architecture.attention_layers) * (1 if architecture.latent_attention else 2)
     for role in sorted(roles, key=lambda role: role.memory.key_value_gib / role.parallelism.gpus):
         piece_gb = role.memory.key_value_gib / role.parallelism.gpus / pieces * BYTES_PER_GIB / 1e9
         if piece_gb <= largest_gb:
