@@ -83,6 +83,7 @@ class Agent:
         self._services = ObjectStore(client, Service)
         self._slices = ObjectStore(client, EndpointSlice)
         self._sources = StoredSources(ObjectStore(client, ConfigMap), ObjectStore(client, Secret))
+        self._puller = ImagePuller(config.registry, self._sources.secrets)
         self._networks = Networks(config.pod_network)
         self.fleet = NodeFleet(client, config.pod_network)
         self._nodes = ObjectStore(client, Node)
@@ -170,6 +171,7 @@ class Agent:
         """Delete a Node object and the folder with the node's disks; the controller manager deletes the node's pods."""
         await self.fleet.remove(name)
         shutil.rmtree(self._config.state_folder / "nodes" / name, ignore_errors=True)
+        self._puller.forget(name)
 
     async def fail(self) -> None:
         """Wait until one of the agent's tasks ends, which is always a fault, and raise the exception of that task."""
@@ -220,7 +222,7 @@ class Agent:
             probe_time_scale=config.probe_time_scale,
             faults=Faults(config.faults),
             back_off=BackOff(config.back_off.first_s, config.back_off.longest_s),
-            puller=ImagePuller(config.registry, self._sources.secrets),
+            puller=self._puller,
         )
 
 

@@ -25,6 +25,7 @@ from llmd_rehearsal import engine_operations, output, rehearsal
 from llmd_rehearsal.cluster_plan import PROGRAMS, SIMULATED_NODES, SIMULATED_PLUGIN, programs_in_pods, simulated_servers
 from llmd_rehearsal.engine_project import DEPLOYED
 from llmd_rehearsal.inventory import IN_TESTS, LANGUAGES
+from llmd_rehearsal.local_cluster import command_line
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import ensure
@@ -72,7 +73,7 @@ def run_inside(
     """
     copy = rehearsal.rehearsal_folder(project, stack) / DEPLOYED
     if not copy.is_dir():
-        begin = rehearsal.typed(project, f"--stack {stack}")
+        begin = command_line(project, f"--stack {stack}")
         raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: {begin}")
     options = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
     running = rehearsal.running_settings(project, stack)
@@ -167,7 +168,7 @@ class LocalRehearsals:
 
 def _running(project: Path, stack: str, progress: Progress) -> Prepared:
     if rehearsal.phase(project, stack) != "ready":
-        begin = rehearsal.typed(project, f"--stack {stack}")
+        begin = command_line(project, f"--stack {stack}")
         raise KitError(f"The rehearsal of {stack} is not up.", f"Rehearse it: {begin}")
     return rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
 
@@ -440,7 +441,7 @@ def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprot
     done = engine_operations.run_engine(prepared, operation, progress, unprotect=unprotect)
     progress.step(output.changes_text(done))
     if not was_up:
-        end = rehearsal.typed(project, f"down --stack {stack}")
+        end = command_line(project, f"down --stack {stack}")
         progress.step(f"the rehearsal of {stack} is up since; to end it: {end}")
     if as_json:
         typer.echo(json.dumps({**done, **output.releases_document(prepared.inventory.release)}, indent=2))

@@ -34,7 +34,8 @@ from llmd_rehearsal.engine_project import (
     install_package,
     latest,
 )
-from llmd_rehearsal.rehearsal import Prepared, inside_environment, typed
+from llmd_rehearsal.local_cluster import command_line
+from llmd_rehearsal.rehearsal import Prepared, inside_environment
 
 ENGINE_END_TIMEOUT_S = 30.0
 
@@ -164,7 +165,7 @@ def _run_engine(
         raise KitError(f"{ended}: {end_of_log(log, lines=1).strip()}", f"Its log is {log}.")
     result: dict[str, Any] = json.loads(result_file.read_text())
     if "error" in result:
-        over = typed(prepared.project, f"down --stack {prepared.stack}")
+        over = command_line(prepared.state.parents[1], f"down --stack {prepared.stack}")
         again = f"Change what it complains of and rehearse again, or start over: {over}"
         remedy = result["remedy"] or remedy_for(result["error"]) or again
         raise KitError(result["error"], remedy)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -44,6 +45,16 @@ _KERNEL_TIMEOUT_S = 10.0
 
 _REPORT = 3
 """File descriptor on which the supervisor reports the progress of the start."""
+
+
+def command_line(project: Path, words: str) -> str:
+    """Return the command line of a rehearsal command (`words`) for the user's shell: `scripts/rehearse` if this process
+    was started in a checkout with that script, else `llmd-oke rehearse`; with `--project` if the command would take
+    another project otherwise.
+    """
+    command = "scripts/rehearse" if Path("scripts", "rehearse").is_file() else "llmd-oke rehearse"
+    named = project.resolve() != Path(os.environ.get("LLMD_OKE_PROJECT", "")).resolve()
+    return f"{command} {words}" + (f" --project {shlex.quote(str(project))}" if named else "")
 
 
 class LocalCluster:
@@ -125,7 +136,8 @@ class LocalCluster:
         record = self.status()
         if record is None or record.phase != "ready":
             why = "" if record is None or record.failure is None else f": {record.failure}"
-            start = f"Start it: scripts/rehearse --stack {self.folder.path.name}"
+            project = self.folder.path.parents[1]
+            start = f"Start it: {command_line(project, f'--stack {self.folder.path.name}')}"
             raise KitError(f"The rehearsal's local cluster in {self.folder.path} is not running{why}", start)
         return namespaces.enter_command(
             record.supervisor.pid, argv, folder or self.folder.path, user_namespace=record.user_namespace

@@ -16,9 +16,10 @@ from rich.table import Table
 from llmd_rehearsal.autoscaling import ScalingTime, keda_parts
 from llmd_rehearsal.cluster_plan import programs_in_pods
 from llmd_rehearsal.inventory import WATCHING, ReleaseChoice
+from llmd_rehearsal.local_cluster import command_line
 from llmd_rehearsal.programs import LocalProgram
 from llmd_rehearsal.real_vllm.differences import lines
-from llmd_rehearsal.rehearsal import Prepared, typed
+from llmd_rehearsal.rehearsal import Prepared
 
 if TYPE_CHECKING:
     from llmd_rehearsal.real_vllm.checks import ServerCheck
@@ -141,7 +142,7 @@ def facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | No
         yield "versions", versions
     if report:
         yield "report", str(report)
-    end = typed(prepared.project, "down")
+    end = command_line(prepared.project, "down")
     yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: {end}"
 
 

@@ -32,13 +32,13 @@ class PrivateRegistry:
 
 def private_registry(plan: Plan, state: Path) -> PrivateRegistry | None:
     """Return the private registry of a stack whose pods have an image pull Secret; None if they have none. Write an
-    account and the Secret's content into the local cluster's folder `state` unless they are there.
+    account and the Secret's content into the local cluster's folder `state` unless they are there for this registry.
     """
     mirror = plan.registry_mirror
     if mirror is None or mirror.pull_secret is None:
         return None
     accounts, content = state / FOLDER / "accounts.json", state / FOLDER / "dockerconfig.json"
-    if not content.exists():
+    if not content.exists() or mirror.registry not in json.loads(content.read_text())["auths"]:
         accounts.parent.mkdir(parents=True, exist_ok=True)
         password = secrets.token_urlsafe(24)
         for file, text in (

@@ -1,8 +1,6 @@
 """Rehearsal of a stack as seen from the host: preparation, engine operations, commands inside, and end."""
 
-import os
 import re
-import shlex
 import shutil
 import signal
 import sysconfig
@@ -161,16 +159,6 @@ def rehearsal_folder(project: Path, stack: str) -> Path:
         accepted = "A name has letters, digits, dots, hyphens and underscores, as in stacks/Pulumi.<name>.yaml."
         raise KitError(f"{stack!r} is no name of a stack.", accepted)
     return project / FOLDER / stack
-
-
-def typed(project: Path, words: str) -> str:
-    """Return the command line of a rehearsal command (`words`) for the user's shell: `scripts/rehearse` if this process
-    was started in a checkout with that script, else `llmd-oke rehearse`; with `--project` if the command would take
-    another project otherwise.
-    """
-    command = "scripts/rehearse" if Path("scripts", "rehearse").is_file() else "llmd-oke rehearse"
-    named = project.resolve() != Path(os.environ.get("LLMD_OKE_PROJECT", "")).resolve()
-    return f"{command} {words}" + (f" --project {shlex.quote(str(project))}" if named else "")
 
 
 def cluster_record(project: Path, stack: str) -> ClusterRecord | None:

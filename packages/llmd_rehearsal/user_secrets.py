@@ -3,8 +3,10 @@
 Like a user of a real cluster, the agent can create a Secret only after its namespace exists, and never overwrites it.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 
+import httpx2
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import ObjectMeta
@@ -14,9 +16,13 @@ from llmd_oke.operations.objects import metadata
 from llmd_rehearsal.agent_config import UserSecret
 from llmd_rehearsal.watches import Changes, ObjectStore
 
+_log = logging.getLogger(__name__)
+
 _GATHER_S = 0.2
-_CONFLICT, _NAMESPACE_ENDS = 409, (403, 404)
-"""HTTP statuses of the API server for a Secret that exists, and for a namespace that is being deleted or is gone."""
+_CONFLICT, _NAMESPACE_ENDS, _UNAVAILABLE = 409, (403, 404), 429
+"""HTTP statuses of the API server for a Secret that exists, for a namespace that is being deleted or is gone, and the
+first one for a request that may succeed later.
+"""
 
 
 class SecretCreator:
@@ -28,12 +34,12 @@ class SecretCreator:
         self._client = client
         self._namespaces = namespaces
         self._secrets = secrets
+        self._changes = Changes(_GATHER_S)
 
     async def run(self) -> None:
-        """Create each Secret when its namespace appears, until cancelled."""
-        changes = Changes(_GATHER_S)
-        self._namespaces.subscribe(changes.note)
-        await changes.follow(self._create)
+        """Create each Secret when its namespace appears, until cancelled; again if the API server fails meanwhile."""
+        self._namespaces.subscribe(self._changes.note)
+        await self._changes.follow(self._create)
 
     async def _create(self) -> None:
         for namespace in self._active():
@@ -51,6 +57,11 @@ class SecretCreator:
         made = Secret(metadata=ObjectMeta(name=secret.name, namespace=namespace), type=secret.type, stringData=values)
         try:
             await self._client.create(made)
-        except ApiError as error:
-            if error.status.code not in (_CONFLICT, *_NAMESPACE_ENDS):
+        except httpx2.HTTPError as error:
+            code = error.status.code or 0 if isinstance(error, ApiError) else _UNAVAILABLE
+            if code in (_CONFLICT, *_NAMESPACE_ENDS):
+                return
+            if code < _UNAVAILABLE:
                 raise
+            _log.warning("Secret %s in %s is not created yet: %r", secret.name, namespace, error)
+            self._changes.note()

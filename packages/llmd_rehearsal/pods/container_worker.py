@@ -143,10 +143,14 @@ class ContainerWorker:
         """
         return self._container.time_scale if self._container else 1.0
 
-    async def write_log(self) -> None:
-        """Write what the container's program has said so far to the container's log file."""
-        if self._container is not None:
-            await self._container.write_log()
+    async def write_log(self) -> bool:
+        """Write what the container's program has said so far to the container's log file; return False if no program
+        runs.
+        """
+        if (container := self._container) is None:
+            return False
+        await container.write_log()
+        return True
 
     async def run(self) -> None:
         """Run the container, with restarts, until it has ended and won't be restarted."""

@@ -301,7 +301,9 @@ class SimulatorSpec:
 
 
 class SimulatorContainer(Container):
-    """Container that is a server in the process of the simulated vLLM; the server's log is fetched when it ends."""
+    """Container that is a server in the process of the simulated vLLM, whose log is fetched when somebody asks for it
+    and when the server ends.
+    """
 
     probed = True
     own_program = False

@@ -10,9 +10,9 @@ import base64
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx2
@@ -54,6 +54,11 @@ class ImagePuller:
         self._client = httpx2.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
         self._pulled: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
 
+    def forget(self, node: str) -> None:
+        """Forget which images a node has, whose disks are gone."""
+        for known in [known for known in self._pulled if known[0] == node]:
+            del self._pulled[known]
+
     async def pull(self, pod: Pod, image: str) -> None:
         """Ask the registry for an image unless the pod's node has it and the pod may use it.
 
@@ -85,12 +90,12 @@ class ImagePuller:
             if secret is None or _DATA not in texts(secret, "data"):
                 continue
             try:
-                accounts: dict[str, Any] = json.loads(base64.b64decode(texts(secret, "data")[_DATA]))["auths"]
-            except (ValueError, KeyError):
+                accounts: dict[str, Any] = dict(json.loads(base64.b64decode(texts(secret, "data")[_DATA]))["auths"])
+            except (ValueError, KeyError, TypeError):  # the API server accepts any JSON
                 continue
             for server, account in accounts.items():
-                if (urlsplit(server).hostname or server.partition("/")[0]) == host and "auth" in account:
-                    yield PullCredentials(metadata(secret).uid or "", str(account["auth"]))
+                if (urlsplit(server).netloc or server.partition("/")[0]) == host and isinstance(account, dict):
+                    yield PullCredentials(metadata(secret).uid or "", _basic(cast("dict[str, object]", account)))
 
     async def _ask(self, registry: RegistryConfig, image: str, basic: str) -> bool:
         """Tell whether the registry gives a manifest to a user.
@@ -118,3 +123,9 @@ class ImagePuller:
         except (httpx2.HTTPError, KeyError, ValueError) as error:
             raise StartError("ErrImagePull", f'failed to pull image "{image}": {error!r}') from error
         return answer.is_success
+
+
+def _basic(account: Mapping[str, object]) -> str:
+    """Return user and password of an account in base64: its `auth`, or made of its `username` and `password`."""
+    pair = f"{account.get('username', '')}:{account.get('password', '')}"
+    return str(account.get("auth") or base64.b64encode(pair.encode()).decode())

@@ -61,10 +61,19 @@ class LogServer:
         await response.write(_end(content, query.get("tailLines"))[: int(query.get("limitBytes", len(content)))])
         while runs and query.get("follow") == "true" and request.transport is not None:
             await asyncio.sleep(_LOOK_S)
-            runs, written = await self._write(namespace, pod, container), len(content)
-            content = file.read_bytes()
-            await response.write(content[written:])
+            runs, before = await self._write(namespace, pod, container), content
+            content = file.read_bytes() if file.is_file() else b""  # a program that starts again has none at first
+            await response.write(_news(before, content))
         return response
+
+
+def _news(before: bytes, now: bytes) -> bytes:
+    """Return what a log says since `before`. Its oldest lines may be gone, as of simulated servers, or all of them, if
+    it is that of a new run.
+    """
+    if now.startswith(before):
+        return now[len(before) :]
+    return now.rpartition(before.splitlines(keepends=True)[-1])[2]
 
 
 def _end(content: bytes, lines: str | None) -> bytes:

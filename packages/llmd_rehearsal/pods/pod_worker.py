@@ -168,10 +168,7 @@ class PodWorker:
 
     async def write_log(self, container: str) -> bool:
         """Write what a container has said so far to its log file; return False if the container doesn't run."""
-        if container not in self._running or self._running[container].done():
-            return False
-        await self._workers[container].write_log()
-        return True
+        return container in self._workers and await self._workers[container].write_log()
 
     async def terminate(self, grace_s: float) -> None:
         """Terminate the pod without changing its object, which is deleted already or outlives the agent."""

@@ -14,7 +14,7 @@ from llmd_base.progress import SilentProgress
 from llmd_oke.operations.locks import file_lock
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.engine_operations import removed_servers
-from llmd_rehearsal.local_cluster import LocalCluster
+from llmd_rehearsal.local_cluster import LocalCluster, command_line
 from stack_files import model, plan
 
 
@@ -157,10 +157,10 @@ def test_commands_to_type_name_a_project_that_the_shell_would_not_take(tmp_path:
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LLMD_OKE_PROJECT", raising=False)
-    assert rehearsal.typed(tmp_path, "down") == "llmd-oke rehearse down"
-    assert rehearsal.typed(tmp_path / "other", "down") == f"llmd-oke rehearse down --project {tmp_path}/other"
+    assert command_line(tmp_path, "down") == "llmd-oke rehearse down"
+    assert command_line(tmp_path / "other", "down") == f"llmd-oke rehearse down --project {tmp_path}/other"
     monkeypatch.setenv("LLMD_OKE_PROJECT", str(tmp_path / "other"))
-    assert rehearsal.typed(tmp_path / "other", "down") == "llmd-oke rehearse down"
+    assert command_line(tmp_path / "other", "down") == "llmd-oke rehearse down"
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "rehearse").touch()
-    assert rehearsal.typed(tmp_path / "other", "down") == "scripts/rehearse down"
+    assert command_line(tmp_path / "other", "down") == "scripts/rehearse down"

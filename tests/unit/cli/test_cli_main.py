@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.cli import console, main
+from llmd_rehearsal import cli as rehearsal_commands
 from llmd_rehearsal import rehearsal
 
 
@@ -27,7 +28,7 @@ def test_an_interrupted_command_prints_the_word_interrupted_once(ended: Any, mon
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rehearsal, "rehearsed_stacks", interrupted)
+    monkeypatch.setattr(rehearsal_commands, "require_project", interrupted)
     status, said = ended("rehearse", "status")
     assert (status, said) == (130, "interrupted\n")
 
@@ -41,12 +42,12 @@ def test_rehearse_run_leaves_the_interrupted_message_to_the_command_it_runs(
 
 
 def test_sigterm_ends_a_command_like_ctrl_c_with_its_own_exit_code(ended: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rehearsal, "rehearsed_stacks", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(rehearsal_commands, "require_project", lambda *_: signal.raise_signal(signal.SIGTERM))
     assert ended("rehearse", "status") == (143, "interrupted\n")
 
 
 def test_sigterm_ends_a_command_that_ignores_sigint(ended: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rehearsal, "rehearsed_stacks", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(rehearsal_commands, "require_project", lambda *_: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert ended("rehearse", "status")[0] == 143
@@ -58,7 +59,7 @@ def test_an_os_error_is_reported_in_a_sentence_with_the_file(ended: Any, monkeyp
     def refused(*_: object) -> None:
         raise OSError(errno.EACCES, "Permission denied", "/some/file")
 
-    monkeypatch.setattr(rehearsal, "rehearsed_stacks", refused)
+    monkeypatch.setattr(rehearsal_commands, "require_project", refused)
     assert ended("rehearse", "status") == (1, "error /some/file: Permission denied.\n")
 
 
@@ -68,7 +69,7 @@ def test_an_os_error_is_reported_as_json_if_requested(
     def refused(*_: object) -> None:
         raise OSError(errno.EACCES, "Permission denied", "/some/file")
 
-    monkeypatch.setattr(rehearsal, "rehearsed_stacks", refused)
+    monkeypatch.setattr(rehearsal_commands, "require_project", refused)
     monkeypatch.setattr(sys, "argv", ["llmd-oke", "rehearse", "status", "--json"])
     with pytest.raises(SystemExit):
         main.main()
