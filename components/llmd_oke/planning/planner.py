@@ -10,6 +10,7 @@ from llmd_base.records import record
 from llmd_bench.deployment import Parallelism
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.cluster import IMAGES
 from llmd_oke.catalogue.container_images import LOCK, project_lock
 from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
@@ -261,9 +262,7 @@ def _problems_of_other_parts(value: Any, problems: Iterable[Problem]) -> list[Pr
         return []
     wrong = {_part(problem.path) for problem in problems}
     config = _with_placeholders(cast("dict[str, Any]", value), wrong)
-    following = {"rdma"} if "cluster" in wrong else set[str]()  # whose pods' ports cluster.virtualFunctions decides
-    left_out = wrong | following
-    return [problem for problem in checks.problems_of_parts(config) if _part(problem.path) not in left_out]
+    return [problem for problem in checks.problems_of_parts(config) if _part(problem.path) not in wrong]
 
 
 def _part(path: str) -> str:
@@ -286,9 +285,14 @@ def _with_placeholders(value: dict[str, Any], wrong: set[str]) -> StackConfig:
         "topology": "agg-tp1-1r",
         "workload": {"inputTokens": 1, "outputTokens": 1},
     }
+    cluster, given = {"mode": "existing", "identifier": "placeholder"}, value.get("cluster")
+    owner = cast("dict[str, object]", given).get("virtualFunctions") if isinstance(given, dict) else None
+    if isinstance(owner, str) and owner in operators.rdma().names:  # checks of other keys depend on it
+        cluster["virtualFunctions"] = owner
     placeholder: dict[str, Any] = {
-        "cluster": {"mode": "existing", "identifier": "placeholder"},
+        "cluster": cluster,
         "release": part("release", catalogue.default_release().name),
+        "override": part("override", None),
         "rdma": part("rdma", "sriov-vf") if "rdma" not in wrong else "none",
         "gpuPools": _replaced(pools, "gpuPools", wrong, pool),
         "models": _replaced(models, "models", wrong, model),

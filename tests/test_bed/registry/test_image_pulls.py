@@ -137,6 +137,34 @@ def test_a_secret_that_is_made_anew_with_another_password_is_asked_for_again(tmp
     observe(tmp_path, steps)
 
 
+def test_a_node_whose_disks_were_replaced_asks_the_registry_for_its_images_again(tmp_path: Path) -> None:
+    async def steps(seen: Observed) -> None:
+        assert await seen.refused() == ""
+        seen.accept("second")
+        seen.puller.forget("gpu-0")
+        assert "401" in await seen.refused()
+
+    observe(tmp_path, steps)
+
+
+@pytest.mark.parametrize("content", ["[]", '{"auths": null}', '{"auths": {"iad.ocir.io": null}}', "1"])
+def test_a_pull_secret_without_accounts_is_no_credential(content: str, tmp_path: Path) -> None:
+    async def steps(seen: Observed) -> None:
+        seen.secrets.put(content)
+        assert "no image pull Secret of the pod has credentials" in await seen.refused()
+
+    observe(tmp_path, steps)
+
+
+def test_a_pull_secret_may_have_user_and_password_apart_and_a_url_as_its_host(tmp_path: Path) -> None:
+    async def steps(seen: Observed) -> None:
+        account = {"username": USER, "password": "first"}
+        seen.secrets.put(json.dumps({"auths": {"https://iad.ocir.io/v1/": account}}))
+        assert await seen.refused() == ""
+
+    observe(tmp_path, steps)
+
+
 @pytest.mark.parametrize(("secret", "is_refused"), [("ocir", False), ("absent", True)])
 def test_simulated_nodes_sign_in_at_a_real_registry_as_well(
     registry: RegistryProgram, secret: str, is_refused: bool

@@ -56,6 +56,23 @@ def test_without_amds_names_the_schemes_for_these_adapters_are_named():
     assert "ionic" in why
 
 
+def test_a_misspelt_key_of_the_cluster_is_the_only_problem_reported_on_mi355x():
+    cluster = existing_cluster(virtualFunctions="amd-vnic", kubeconfigContxt="oke")
+    assert list(problems(cluster=cluster)) == ["cluster.kubeconfigContxt"]
+
+
+def test_virtual_functions_of_other_adapters_are_refused_once_for_pools_of_one_shape():
+    pools = [existing_pool(name=name, shape="BM.GPU.MI355X.8", size=2) for name in ("gpu", "more")]
+    with pytest.raises(InvalidStack) as refused:
+        planning.plan_object(document(cluster=existing_cluster(virtualFunctions="oci-hpc-oke"), gpuPools=pools))
+    assert [problem.path for problem in refused.value.problems].count("cluster.virtualFunctions") == 1
+
+
+def test_without_rdma_servers_on_several_mi355x_nodes_are_told_which_ports_to_name():
+    accepted, _ = problems(rdma="none", topology="1p-tp8-1d-tp8", engine={}, cluster=existing_cluster())["rdma"]
+    assert accepted == "sriov-vf, with cluster.virtualFunctions: amd-vnic or amd-nic"
+
+
 def test_a_cluster_that_the_kit_creates_gives_pods_no_ports_of_these_adapters():
     changes: dict[str, Any] = {"cluster": created_cluster(), "gpuPools": [existing_pool(shape="BM.GPU.MI355X.8")]}
     accepted, why = problems(**changes)["rdma"]
