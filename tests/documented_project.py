@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-import sysconfig
+import sys
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -98,7 +98,8 @@ def _link_checkout(folder: Path) -> None:
     for file in [*(ROOT / "stacks").glob("Pulumi.*.yaml"), ROOT / "stacks" / "schema.json"]:
         shutil.copyfile(file, folder / "stacks" / file.name)
     (folder / ".venv").mkdir()
-    (folder / ".venv" / "bin").symlink_to(sysconfig.get_path("scripts"))
+    for item in ("bin", "lib", "pyvenv.cfg"):
+        (folder / ".venv" / item).symlink_to(Path(sys.prefix, item))
     text = (ROOT / "pyproject.toml").read_bytes()
     for name in ("requirements", "requirements-dev"):  # as scripts/setup leaves it
         lock = (ROOT / f"{name}.lock").read_bytes()

@@ -64,7 +64,7 @@ def test_the_yaml_examples_read_only_outputs_that_their_components_have(name: st
 
 
 @pytest.mark.parametrize("name", PYTHON)
-def test_the_examples_in_other_languages_declare_and_export_what_the_one_in_python_does(name: str):
+def test_examples_in_other_languages_declare_and_export_what_the_python_one_does(name: str):
     program = EXAMPLES / PYTHON[name] / "__main__.py"
     run = partial(runpy.run_path, str(program), run_name="__main__")
     made = declared(run, config=CONFIG, secret_keys=("serving:kubeconfig",), cluster=FirstStack())
@@ -81,7 +81,7 @@ def test_the_examples_in_other_languages_declare_and_export_what_the_one_in_pyth
 
 
 @pytest.mark.parametrize("file", ["typescript/index.ts", "yaml/Pulumi.yaml"])
-def test_the_second_model_examples_in_other_languages_read_outputs_of_every_first_stack(file: str):
+def test_second_model_examples_in_other_languages_read_outputs_of_the_first_stack(file: str):
     text = (EXAMPLES / "second-model" / file).read_text()
     read = set(re.findall(r'(?:requireOutput\(|outputs\[)"(\w+)"', text))
     assert read

@@ -196,9 +196,7 @@ def pulling(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("pulling")
-def test_no_request_fails_while_an_image_pull_secret_is_rotated_and_another_image_comes(
-    project: Project, tmp_path: Path
-):
+def test_no_request_fails_while_an_image_pull_secret_and_the_image_are_changed(project: Project, tmp_path: Path):
     accounts = project.folder / ".rehearsal" / PULLING / "registry" / "accounts.json"
     (first,), second = json.loads(accounts.read_text())[USER], secrets.token_urlsafe(24)
     with loaded(project, PULLING, tmp_path) as load:

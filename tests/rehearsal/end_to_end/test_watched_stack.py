@@ -5,6 +5,7 @@ evaluates its rules; the real KEDA and HPA controller follow the load by what it
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from llmd_rehearsal.programs import locate
 from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on this machine")
 
 STACK, NAMESPACE = "watched", "llm-d"
 MAX_MEMORY_BYTES = 300e6
@@ -222,6 +224,7 @@ def test_keda_removes_the_additional_server_after_the_load_has_ended(shrunk: dic
     assert shrunk["after"]["hpa"]["ScalingActive"] == "True"
 
 
+@needs_kubectl
 def test_kubectl_shows_the_autoscalers_of_a_rehearsed_stack(project: Project, rehearsed: Ended) -> None:
     assert rehearsed.status == 0
     look = ("timeout", "5", "kubectl", "get", "hpa", "-A", "--watch")
@@ -236,6 +239,7 @@ def test_a_rehearsals_keda_processes_stay_below_their_memory_limit(grown: dict[s
     assert max(sizes.values()) * 1e6 < MAX_MEMORY_BYTES
 
 
+@needs_kubectl
 def test_the_documented_kubectl_command_restarts_a_canary_deployment(project: Project, shrunk: dict[str, Any]) -> None:
     """A restarted canary takes the next answers for the first ones, so this test stands last."""
     assert shrunk

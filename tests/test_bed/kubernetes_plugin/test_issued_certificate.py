@@ -69,7 +69,7 @@ def api_server(control_plane: ControlPlane) -> Iterator[ApiServer]:
         yield server
 
 
-def test_the_documented_command_shows_what_cert_manager_says_of_a_front_doors_certificate(
+def test_the_documented_command_shows_cert_managers_words_on_a_certificate(
     api_server: ApiServer, control_plane: ControlPlane
 ):
     door = {"host": "llm.example.com", "tls": {"kind": "issuer", "name": "internal"}}

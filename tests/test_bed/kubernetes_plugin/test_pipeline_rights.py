@@ -6,6 +6,7 @@ import yaml
 from kubernetes_api import ApiServer
 from kubernetes_control_plane import ControlPlane
 from llmd_oke.cli.main import app
+from llmd_oke.operations.locks import until
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.rehearsal
@@ -33,6 +34,8 @@ def ask(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator
             body = {"metadata": {"name": "made-by-a-robot"}} if method == "POST" else None
             return client.request(method, path, json=body, headers=headers).status_code
 
+        # The API server goes by new roles as soon as it has read them itself.
+        assert until(lambda: status("GET", PODS) == 200, 30)
         yield status
 
 

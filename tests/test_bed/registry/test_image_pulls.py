@@ -104,7 +104,7 @@ def test_a_pod_without_the_secret_waits_with_the_reason_and_the_name_of_its_imag
     observe(tmp_path, steps)
 
 
-def test_a_secret_that_is_changed_in_place_keeps_what_a_node_has_and_pulls_what_it_lacks(tmp_path: Path) -> None:
+def test_a_pull_secret_changed_in_place_keeps_a_nodes_images_and_pulls_others(tmp_path: Path) -> None:
     async def steps(seen: Observed) -> None:
         assert await seen.refused() == ""
         seen.accept("first", "second")

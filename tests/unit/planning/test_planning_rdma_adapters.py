@@ -108,7 +108,7 @@ def test_mi355x_with_connectx_needs_no_image_of_ones_own_to_hand_kv_cache_over()
     assert planning.plan_object(whole).pools[0].shape.rdma.virtual_functions == 8
 
 
-def test_kv_cache_in_larger_pieces_than_ports_register_is_told_with_the_share_that_fits():
+def test_check_names_a_memory_share_whose_kv_cache_pieces_rdma_ports_can_register():
     text = told()["models[0].engine.gpuMemoryUtilization"]
     assert "3.0 GB" in text
     assert "0.6 keeps below that" in text
@@ -116,7 +116,7 @@ def test_kv_cache_in_larger_pieces_than_ports_register_is_told_with_the_share_th
     assert "models[0].engine.gpuMemoryUtilization" not in told(engine=fitting)
 
 
-def test_servers_with_a_part_of_a_nodes_ports_and_nixl_are_told_what_is_known_of_them():
+def test_check_says_what_is_known_of_nixl_on_a_part_of_a_nodes_rdma_ports():
     plan = planning.plan_object(document("2p-tp4-1d-tp8", engine={}))
     texts = " ".join(one.text for one in advice(plan))
     assert "gets any of them, not those beside its GPUs" in texts
