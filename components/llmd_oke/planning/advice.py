@@ -292,7 +292,7 @@ def _model(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
             f"{path}.topology",
             "endpoint pickers read the counters of a server's first rank alone (llm-d-router v0.10.0, getLatestMetric);"
             " vLLM spreads requests over its ranks itself",
-            "limit",
+            "note",
         )
     if model.over_nodes:
         for limit in facts.limits if (facts := plan.release.vllm.over_nodes) else ():

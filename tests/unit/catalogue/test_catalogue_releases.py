@@ -330,6 +330,14 @@ def limits(release: Release) -> tuple[KnownLimit, ...]:
     return (*release.endpoint_picker.dialect.limits, *release.vllm.limits)
 
 
+def limits_of_settings(release: Release) -> Iterator[tuple[str, KnownLimit]]:
+    """Limits that count for some stacks alone, each with the words for which."""
+    for name, way in release.vllm.kv_connector.hand_over.items():
+        yield from ((f"with `kvCache.connector: {name}`, ", limit) for limit in way.limits)
+    if release.vllm.over_nodes is not None:
+        yield from (("of servers over nodes: ", limit) for limit in release.vllm.over_nodes.limits)
+
+
 def page() -> str:
     """The page of the docs."""
     names = [release.name for release in all_releases()]
@@ -347,7 +355,8 @@ def page() -> str:
     lines += [f"| {row} | {' | '.join(column[row] for column in columns)} |" for row in columns[0]]
     for release in all_releases():
         lines += ["", f"## Known limits of {release.name}", ""]
-        lines += [f"- {limit.text} ({link(limit.source)})" for limit in limits(release)] or ["None is known."]
+        found = [*(("", limit) for limit in limits(release)), *limits_of_settings(release)]
+        lines += [f"- {where}{limit.text} ({link(limit.source)})" for where, limit in found] or ["None is known."]
     return "\n".join([*lines, ""])
 
 

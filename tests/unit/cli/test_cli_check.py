@@ -1,6 +1,7 @@
 """`llmd-oke check`: what it tells of a plan."""
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,13 @@ def test_check_json_marks_advice_that_is_a_known_limit_of_the_release(tmp_path: 
     assert "decision" in kinds
 
 
-def test_every_reported_known_limit_is_on_its_documentation_page():
+@pytest.mark.parametrize("connector", ["nixl", "mori-io"])
+def test_every_reported_known_limit_is_on_its_documentation_page(connector: str):
     page = (PROJECT / "docs" / "releases.md").read_text()
-    limits = [item.text for item in planning.plan_object(stack()).advice if item.kind == "limit"]
-    assert [text for text in limits if text.partition(": ")[2].rpartition(" (")[0] not in page] == []
+    images = {"vllmImage": "registry.example/vllm:own", "routingSidecarImage": "registry.example/sidecar:own"}
+    served = model("1p-tp8-1d-tp8", model="qwen3-32b", engine={"kvCache": {"connector": connector}})
+    planned = planning.plan_object(stack(served, release="llm-d-0.10.0", override=images))
+    texts = [item.text.rpartition(" (")[0] for item in planned.advice if item.kind == "limit"]
+    assert texts
+    of_images = re.compile("(endpoint picker|vLLM) [^ ]+: ")  # what has the limit, which on the page is its heading's
+    assert [text for text in texts if of_images.sub("", text, 1) not in page] == []
