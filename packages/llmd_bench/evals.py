@@ -105,9 +105,9 @@ class PairedComparison:
 
     @property
     def p_value(self) -> float:
-        """p-value of the exact one-sided McNemar test: the probability that, of the questions on which two equally good
-        deployments differ, at least `lost` are lost (McNemar, Psychometrika 12, 1947; exact form by the binomial
-        distribution).
+        """Probability that a deployment as good as the baseline would lose at least `lost` of the questions on which
+        the two differ: the p-value of the exact one-sided McNemar test (McNemar, Psychometrika 12, 1947; exact form by
+        the binomial distribution).
         """
         differing = self.lost + self.won
         return sum(comb(differing, count) for count in range(self.lost, differing + 1)) / 2**differing

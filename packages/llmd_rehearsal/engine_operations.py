@@ -21,9 +21,7 @@ from llmd_oke.operations.previews import of_document
 from llmd_oke.operations.pulumi_cli import end_group
 from llmd_oke.planning import Plan
 
-from llmd_rehearsal.cluster_plan import (
-    PLUGIN_PORTS,
-)
+from llmd_rehearsal.cluster_plan import PLUGIN_PORTS
 from llmd_rehearsal.cluster_spec import end_of_log
 from llmd_rehearsal.engine_project import (
     BEFORE,
@@ -39,10 +37,8 @@ from llmd_rehearsal.rehearsal import Prepared, inside_environment
 
 ENGINE_END_TIMEOUT_S = 30.0
 
-
 ENGINE_FREE_TIMEOUT_S = 3600.0
 """Seconds to wait for another process's operation on the same stack."""
-
 
 PASSED_ON = ("PULUMI_EXPERIMENTAL", "PULUMI_SKIP_CHECKPOINTS")
 """Environment variables of the user that are passed to the rehearsal's engine. With both set to `true` the engine saves
@@ -68,8 +64,7 @@ def run_engine(
         operation: name of the operation.
         progress: receives the engine's reports.
         targets: for `destroy`, the URNs to delete with all that depend on them (all resources if empty); for `replace`,
-            names
-            of nodes.
+            names of nodes.
         unprotect: lets `destroy` delete protected resources.
         more: further options of `replace`.
 

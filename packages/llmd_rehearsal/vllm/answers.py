@@ -267,7 +267,7 @@ def rendered(
     added = ("content_parts", "return_token_ids") if since_0_30 else ()
     sampling: dict[str, Any] = {"stop": [], "stop_token_ids": [], "bad_words": [], "skip_reading_prefix_cache": False}
     room = limit - choice.prompt.tokens
-    asked = int(float(request.get("max_completion_tokens") or request.get("max_tokens") or room))
+    asked = generation.max_tokens or room
     return {
         "request_id": f"{'chatcmpl' if generation.chat else 'cmpl'}-{uuid.uuid4().hex}",
         "token_ids": list(choice.prompt.token_ids),

@@ -166,7 +166,7 @@ class ServerApi:
         """
         body = await _body(request, since_0_30=self._limits.since_0_30)
         generation = self._judged(body, judge)
-        limits, prompts = self._limits, generation.choices[:: int(float(body.get("n") or 1))]
+        limits, prompts = self._limits, generation.choices[:: generation.n]
         rendered = [
             answers.rendered(generation, choice, body, limits.max_model_len, since_0_30=limits.since_0_30)
             for choice in prompts

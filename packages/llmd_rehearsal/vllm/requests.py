@@ -10,7 +10,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from llmd_rehearsal.vllm import bodies
@@ -65,8 +65,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Generation:
-    """Valid request with all defaults filled in. `choices` has `n` choices for each prompt. `adapter` is the digest of
-    the LoRA adapter that answers; None for the model itself.
+    """Valid request with all defaults filled in. `choices` has `n` choices for each prompt. `max_tokens` is the number
+    of tokens that a chat asks for at most, None if it names none. `adapter` is the digest of the LoRA adapter that
+    answers; None for the model itself.
     """
 
     model: str
@@ -79,6 +80,8 @@ class Generation:
     request_id: str | None = None
     cache_salt: str | None = None
     adapter: str | None = None
+    n: int = 1
+    max_tokens: int | None = None
 
     @property
     def wants_remote_prefill(self) -> bool:
@@ -163,7 +166,7 @@ def chat(raw: Mapping[str, Any], limits: RequestLimits) -> Generation:
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     _check(body, limits, prompt, max_tokens, parameter, body.top_logprobs if body.logprobs else None)
     choice = _choice(body, limits, prompt, max_tokens, body.min_tokens)
-    return _generation(body, model, [choice] * (body.n or 1), chat=True)
+    return replace(_generation(body, model, [choice] * (body.n or 1), chat=True), max_tokens=max_tokens)
 
 
 def _check_tools(body: ChatBody, limits: RequestLimits) -> None:
@@ -255,6 +258,7 @@ def _generation(
 ) -> Generation:
     return Generation(
         model=model,
+        n=body.n or 1,
         choices=tuple(choices),
         stream=bool(body.stream),
         transfer=body.kv_transfer_params or {},
