@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes_api import ApiServer
-from kubernetes_control_plane import ControlPlane, program
+from kubernetes_control_plane import ControlPlane, missing_programs, program
 from llmd_oke.catalogue.operators import operator
 from llmd_oke.testing import render
 from llmd_rehearsal.kubernetes_plugin import charts
@@ -40,6 +40,15 @@ WAITING = {
     "lastTransitionTime": "2026-01-01T00:00:00Z",
 }
 """What cert-manager 1.20.2 says as long as no issuer answers: internal/controller/certificates/policies/checks.go."""
+
+
+@pytest.fixture
+def control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    """A control plane of its own: no other test can install cert-manager where its definitions already are."""
+    if missing := missing_programs():
+        pytest.skip(f"no {', '.join(missing)} (looked in LLMD_OKE_PROGRAMS)")
+    with ControlPlane.running(tmp_path) as plane:
+        yield plane
 
 
 @pytest.fixture
