@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llmd_oke.planning import Plan
 from llmd_oke.planning.container_images import pull_namespaces
+from llmd_pods import acceptance
 
 from llmd_rehearsal.agent_config import RegistryConfig, UserSecret
 from llmd_rehearsal.cluster_spec import ProcessSpec, TcpReady
@@ -49,7 +50,10 @@ def private_registry(plan: Plan, state: Path) -> PrivateRegistry | None:
             file.write_text(text)
     files = {".dockerconfigjson": content}
     secret = UserSecret(
-        name=mirror.pull_secret, namespaces=pull_namespaces(plan), type="kubernetes.io/dockerconfigjson", files=files
+        name=mirror.pull_secret,
+        namespaces=tuple(dict.fromkeys((*pull_namespaces(plan), acceptance.NAMESPACE))),
+        type="kubernetes.io/dockerconfigjson",
+        files=files,
     )
     argv = (sys.executable, "-m", "llmd_rehearsal.registry", "--port", str(PORT), "--accounts", str(accounts))
     config = RegistryConfig(prefix=mirror.prefix, url=f"http://127.0.0.1:{PORT}")

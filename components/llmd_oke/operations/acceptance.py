@@ -5,13 +5,14 @@ import secrets
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import httpx2
 import lightkube
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
-from lightkube.resources.core_v1 import ConfigMap, Node
+from lightkube.resources.core_v1 import ConfigMap, Node, Secret
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding, RoleBinding
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
@@ -60,7 +61,8 @@ def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolRes
     outcome.
 
     Raises:
-        KitError: the cluster doesn't answer or refuses, the stack has no pool of AMD GPUs, or no pool has such a node.
+        KitError: the cluster doesn't answer or refuses, the stack has no pool of AMD GPUs, no pool has such a node, or
+            the Secret by which the tests' pods pull their images is missing.
     """
     client = ClusterAccess(plan.kubeconfig_context).client
     if not plan.acceptance:
@@ -71,6 +73,8 @@ def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolRes
         raise KitError(f"No pool of the stack has a node {', '.join(unknown)}.", f"Nodes are: {', '.join(known)}.")
     chosen = [accepted for accepted in plan.acceptance if not nodes or set(nodes) & set(names[accepted.pool.name])]
     _declare(client, (namespace_manifest(), *shared_manifests().values()))
+    if plan.registry_mirror is not None and plan.registry_mirror.pull_secret is not None:
+        _need_secret(client, plan.registry_mirror.pull_secret)
     return [
         _accept_pool(plan, accepted, [name for name in names[accepted.pool.name] if name in nodes], client, progress)
         for accepted in chosen
@@ -110,6 +114,23 @@ def _declare(client: lightkube.Client, manifests: Iterable[Manifest]) -> None:
         except (ApiError, httpx2.HTTPError) as error:
             name = manifest["metadata"]["name"]
             raise KitError(f"{manifest['kind']} {name} can't be declared: {error}") from error
+
+
+def _need_secret(client: lightkube.Client, name: str) -> None:
+    """Raise KitError if the namespace of acceptance tests has no Secret of this name; do nothing where the user may not
+    read Secrets.
+    """
+    try:
+        client.get(Secret, name, namespace=NAMESPACE)
+    except (ApiError, httpx2.HTTPError) as error:
+        code = error.status.code if isinstance(error, ApiError) else None
+        if code == HTTPStatus.NOT_FOUND:
+            problem = f"Namespace {NAMESPACE} has no Secret {name}, by which the tests' pods pull images."
+            raise KitError(
+                problem, "Create it there, as in the stack's namespace, and run the command again."
+            ) from error
+        if code != HTTPStatus.FORBIDDEN:
+            raise KitError(f"The Secret {name} can't be read: {error}") from error
 
 
 @contextmanager

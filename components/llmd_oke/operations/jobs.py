@@ -199,7 +199,11 @@ class ClusterJobs:
 
     def await_end(self, place: JobSettings, limit_s: float) -> None:
         """Wait for the Job's end, at most `limit_s` seconds."""
-        self.await_that(place, lambda: f"Job {place.job} runs", limit_s, "for its end", until_end=True)
+
+        def there() -> str:
+            return f"Job {place.job} runs{_waiting(self.pods(place))}"
+
+        self.await_that(place, there, limit_s, "for its end", until_end=True)
 
     def await_that(
         self,
@@ -301,13 +305,19 @@ def _phase(pod: Pod) -> str | None:
 
 
 def _waiting(pods: Sequence[Pod]) -> str:
-    """Return the scheduler's reasons why pods aren't placed yet, each after a semicolon; empty without reasons."""
-    conditions = [condition for pod in pods for condition in ((pod.status.conditions if pod.status else None) or [])]
+    """Return the reasons why pods aren't placed yet or containers don't start, each after a semicolon; empty without
+    reasons.
+    """
+    statuses = [pod.status for pod in pods if pod.status]
+    conditions = [condition for status in statuses for condition in status.conditions or []]
     reasons = {
         condition_.message
         for condition_ in conditions
         if condition_.type == "PodScheduled" and condition_.status != "True"
     }
+    containers = [container for status in statuses for container in status.containerStatuses or []]
+    states = [container.state.waiting for container in containers if container.state and container.state.waiting]
+    reasons |= {f"{state.reason}: {state.message}" for state in states if state.message}
     return "".join(f"; {reason}" for reason in sorted(filter(None, reasons)))
 
 

@@ -1,5 +1,6 @@
 """Commands of the pages that need a deployed stack, in one rehearsal, each by a shell inside it."""
 
+import json
 import re
 import shlex
 import shutil
@@ -42,6 +43,11 @@ SMALLER = {
 }
 """Loads that two servers on a small machine bear, and what has another name there."""
 
+SIGN_IN = "--docker-username=… --docker-password=…"
+PULL_SECRET = f"""kubectl create secret docker-registry ocir -n llm-d --docker-server=iad.ocir.io {SIGN_IN} \\
+--dry-run=client -o yaml | kubectl apply -f -"""
+"""As docs/how-to/rotate-credentials.md has it."""
+
 ENDLESS = re.compile(r"--watch\b|port-forward")
 LOOK_S = 20
 """How long something that doesn't end by itself is looked at."""
@@ -78,6 +84,9 @@ def rehearsed(project: Project) -> Project:
     project.write(BY_HAND, **{**rehearsed, "namespace": BY_HAND})
     rendered = project.command("render", "--stack", BY_HAND, "--output", str(project.folder / "deploy" / STACK))
     assert rendered.status == 0, rendered.errors
+    # As a user does before: pods of another namespace pull images by a Secret of their own.
+    copied = inside(project, f"kubectl create namespace {BY_HAND}\n{PULL_SECRET.replace('llm-d', BY_HAND)}")
+    assert copied.status == 0, copied.errors
     measured = inside(project, f"llmd-oke smoke --stack {STACK}")
     assert measured.status == 0, measured.errors
     return project
@@ -88,6 +97,13 @@ def deployed(project: Project) -> Path:
     return project.folder / ".rehearsal" / STACK / "project"
 
 
+def signed_in(project: Project) -> str:
+    """The account of the rehearsed registry, as options of `kubectl create secret docker-registry`."""
+    file = project.folder / ".rehearsal" / STACK / "registry" / "dockerconfig.json"
+    [account] = json.loads(file.read_text())["auths"].values()
+    return f"--docker-username={account['username']} --docker-password={account['password']}"
+
+
 def inside(project: Project, text: str) -> Ended:
     """Run a command in the rehearsal, with the stack file that is rehearsed; one of rehearsals itself where it is
     typed, beside the project.
@@ -95,7 +111,7 @@ def inside(project: Project, text: str) -> Ended:
     for theirs, here in SMALLER.items():
         text = text.replace(theirs, here)
     line = re.sub(rf"(?<![-\w])(?:{'|'.join(WORDS)})\b", lambda word: WORDS[word[0]], text)
-    line = line.replace("./scripts/rehearse", "llmd-oke rehearse")
+    line = line.replace("./scripts/rehearse", "llmd-oke rehearse").replace(SIGN_IN, signed_in(project))
     line = re.sub(r"^llmd-oke (status|support) ", rf"llmd-oke \1 --prometheus {PROMETHEUS_URL} ", line)
     if line.startswith("llmd-oke rehearse "):
         return project.command(*shlex.split(line)[1:])
@@ -111,5 +127,5 @@ def test_a_documented_command_runs_in_a_rehearsed_stack(rehearsed: Project, text
     ended = inside(rehearsed, text)
     assert ended.status == 0 or (ended.status in ENDED_BY_US and ENDLESS.search(text)), ended.output + ended.errors
     if "kubectl apply" in text:  # its servers take the node that is free
-        deleted = inside(rehearsed, f"kubectl delete namespace {BY_HAND}")
+        deleted = inside(rehearsed, f"kubectl delete namespace {BY_HAND} --ignore-not-found")
         assert deleted.status == 0, deleted.errors

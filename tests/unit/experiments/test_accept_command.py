@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
 from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.operations import acceptance
@@ -39,6 +40,10 @@ class Cluster:
             return [_object("v1", "Node", name) for name in ("mi300x-1", "mi300x-0")]
         rows = [{acceptance.RESULT_KEY: result.to_json()} for result in self.results]
         return [_object("v1", "ConfigMap", f"node-{number}", data=row) for number, row in enumerate(rows)]
+
+    def get(self, kind: type, name: str, namespace: str) -> Any:
+        answer = {"code": 404, "message": f"{kind.__name__} {namespace}/{name} not found"}
+        raise ApiError(response=httpx2.Response(404, json=answer, request=httpx2.Request("GET", "http://a")))
 
     def apply(self, manifest: Any, **_: object) -> None:
         self.applied.append(manifest)
@@ -103,6 +108,15 @@ def test_the_accept_command_refuses_an_unknown_node_before_it_creates_anything(c
     assert ended.exit_code != 0
     assert "No pool of the stack has a node other" in str(ended.exception)
     assert (cluster.applied, cluster.created) == ([], [])
+
+
+def test_the_accept_command_tests_nothing_without_the_secret_for_its_images(
+    cluster: Cluster, run: Run, tmp_path: Path
+) -> None:
+    write(tmp_path, "s", stack(registryMirror={"prefix": "iad.ocir.io/ns/mirror", "pullSecret": "ocir"}))
+    ended = run()
+    assert "Namespace llmd-oke-acceptance has no Secret ocir" in str(ended.exception)
+    assert cluster.created == []
 
 
 def test_an_acceptance_jobs_service_account_and_roles_are_created_before_the_job(cluster: Cluster, run: Run) -> None:

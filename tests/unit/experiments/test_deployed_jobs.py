@@ -63,3 +63,14 @@ def test_a_long_outage_of_the_api_server_ends_the_wait_for_a_job(watch, monkeypa
 def test_a_failed_job_is_reported_with_the_message_of_its_condition(watch):
     with pytest.raises(KitError, match="it says so"):
         watch(job("Failed"), job("Failed"))
+
+
+def test_a_job_that_takes_too_long_is_reported_with_what_its_containers_wait_for(monkeypatch):
+    state = {"waiting": {"reason": "ErrImagePull", "message": "failed to authorize"}}
+    status = {"containerStatuses": [{"name": "a", "image": "a", "imageID": "", "restartCount": 0, "ready": False}]}
+    status["containerStatuses"][0]["state"] = state
+    pod = from_dict({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "job-a"}, "status": status})
+    cluster = Cluster(job("Suspended"))
+    monkeypatch.setattr(cluster, "list", lambda *_, **__: [pod])
+    with pytest.raises(KitError, match="ErrImagePull: failed to authorize"):
+        ClusterJobs(cluster, SilentProgress()).await_end(PLACE, -1.0)
