@@ -10,7 +10,7 @@ from llmd_bench.deployment import parse_short_form
 
 from llmd_oke import catalogue
 from llmd_oke.cli import console, init, options
-from llmd_oke.cli.first_answers import ClusterChoice, OciAccess, PlaceOptions, ServersOptions, first_answers
+from llmd_oke.cli.first_answers import MOST_GPUS, ClusterChoice, OciAccess, PlaceOptions, ServersOptions, first_answers
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.config import StackConfig, require_project
 from llmd_oke.operations.first_stack import Adopted, FirstStack, Target
@@ -89,7 +89,7 @@ def _servers(servers: ServersOptions, guide: GuideDeployment | None, shape: str,
         )
     known = catalogue.shape(shape)
     if known and not (servers.topology or servers.load or servers.gpus):
-        servers = replace(servers, gpus=nodes * known.gpus)
+        servers = replace(servers, gpus=min(nodes * known.gpus, MOST_GPUS))
     return replace(servers, shape=shape)
 
 

@@ -1,13 +1,13 @@
 """Questions of `llmd-oke init`: the options with the same answers, the tenancy's offers, and the assumed defaults."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from llmd_base.errors import KitError
+from llmd_base.errors import KitError, Problem
 
 from llmd_oke import catalogue
 from llmd_oke.access import signing
@@ -25,6 +25,9 @@ MODEL = "gpt-oss-120b"
 SHAPE = "BM.GPU.MI300X.8"
 WORKLOAD = "4096/256"
 GPUS = 16
+
+MOST_GPUS = 256
+"""Maximum number of GPUs that are searched for a topology, so that the search takes less than a minute; our choice."""
 
 TTFT_MS, ITL_MS = 2000.0, 50.0
 """Latency limits, as means in milliseconds, that `llmd-oke init` assumes for the time to first token and between tokens
@@ -56,7 +59,7 @@ def _number(text: str) -> str | None:
 _NAME = Question("--stack", "Name of the stack", form_of(DnsLabel))
 _TARGET = Question("--target", "Deploy to oci, or rehearse on this machine (rehearsal)", _one_of(list(Target)))
 _CLUSTER = Question("--cluster", "A new or an existing cluster", _one_of(list(ClusterChoice)))
-_CLUSTER_ID = Question("--cluster-id", "OCID of the cluster", lambda text: None if text else "an OCID")
+_CLUSTER_ID = Question("--cluster-id", "OCID of the cluster", form_of(Ocid))
 _REGION = Question("--region", "Region", form_of(Region))
 _COMPARTMENT = Question("--compartment", "OCID of the compartment", form_of(Ocid))
 _TENANCY = Question("--tenancy", "OCID of the tenancy", form_of(Ocid))
@@ -75,7 +78,11 @@ _WORKLOAD = Question(
     lambda text: None if _LENGTHS.fullmatch(text) else f"tokens in and out, such as {WORKLOAD}",
 )
 _LOAD = Question("--load", "Requests per second to carry; 0 to say GPUs instead", _number)
-_GPUS = Question("--gpus", "GPUs to use", lambda text: None if text.isdecimal() and int(text) else "a whole number")
+_GPUS = Question(
+    "--gpus",
+    "GPUs to use",
+    lambda text: None if re.fullmatch(r"[1-9][0-9]{0,3}", text) and int(text) <= MOST_GPUS else f"1 to {MOST_GPUS}",
+)
 
 
 @dataclass(frozen=True)
@@ -113,17 +120,39 @@ class ServersOptions:
     workload: Annotated[
         str | None, typer.Option("--workload", help=f"Tokens of prompt and answer; {WORKLOAD} if left out.")
     ] = None
-    load: Annotated[float | None, typer.Option("--load", help="Requests per second to carry.", min=0.001)] = None
-    gpus: Annotated[int | None, typer.Option("--gpus", help="GPUs to use, where no load is given.", min=1)] = None
+    load: Annotated[float | None, typer.Option("--load", help="Requests per second to carry.", min=0.001, max=1e6)] = (
+        None
+    )
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus",
+            help="GPUs to use, in place of --load; more by --topology and --copies.",
+            min=1,
+            max=MOST_GPUS,
+        ),
+    ] = None
     topology: Annotated[
         str | None, typer.Option("--topology", help="Topology such as 8p-tp1-4d-tp2, instead of a search for one.")
     ] = None
     copies: Annotated[int, typer.Option("--copies", help="Copies of --topology.", min=1, max=64)] = 1
     ttft: Annotated[
-        float | None, typer.Option("--ttft", help=f"Limit of the mean time to first token, ms; {TTFT_MS:g} is assumed.")
+        float | None,
+        typer.Option(
+            "--ttft",
+            help=f"Limit of the mean time to first token, ms; {TTFT_MS:g} is assumed.",
+            min=0.001,
+            max=1e6,
+        ),
     ] = None
     itl: Annotated[
-        float | None, typer.Option("--itl", help=f"Limit of the mean inter-token latency, ms; {ITL_MS:g} is assumed.")
+        float | None,
+        typer.Option(
+            "--itl",
+            help=f"Limit of the mean inter-token latency, ms; {ITL_MS:g} is assumed.",
+            min=0.001,
+            max=1e6,
+        ),
     ] = None
 
 
@@ -198,6 +227,7 @@ def first_answers(
 def _collected(
     answers: Answers, where: PlaceOptions, servers: ServersOptions, stack: str | None, access: OciAccess
 ) -> FirstAnswers:
+    answers.problems.extend(_contradictions(where, servers))
     name = answers.answer(_NAME, stack)
     target = answers.answer(_TARGET, where.target, Target.OCI.value, "nothing says rehearsal")
     if target == Target.REHEARSAL:
@@ -228,6 +258,22 @@ def _collected(
     )
     needs = None if servers.topology else ServingNeeds(model, first.shape, **tokens, **limits, **size)
     return FirstAnswers(first, needs, assumed_limits, ())
+
+
+def _contradictions(where: PlaceOptions, servers: ServersOptions) -> Iterator[Problem]:
+    """Yield a problem for each option that another one would make meaningless."""
+    sizes = {"--topology": servers.topology, "--load": servers.load, "--gpus": servers.gpus}
+    given = {option: value for option, value in sizes.items() if value is not None}
+    if len(given) > 1:
+        first, *others = given
+        for option in others:
+            yield Problem(
+                option, given[option], f"one of {first} and {option}", f"{first} decides how many GPUs are used"
+            )
+    if servers.copies > 1 and servers.topology is None:
+        yield Problem("--copies", servers.copies, "--copies with --topology", "a search decides about copies itself")
+    if where.cluster_id is not None and where.cluster == ClusterChoice.NEW:
+        yield Problem("--cluster-id", where.cluster_id, "--cluster existing", "a new cluster has no OCID yet")
 
 
 def _size(answers: Answers, servers: ServersOptions) -> dict[str, Any]:

@@ -89,6 +89,11 @@ def test_without_a_terminal_init_names_the_options_of_missing_answers(project: P
         ((*ON_OCI, *SIZED, "--workload", "many"), "--workload"),
         ((*ON_OCI, "--topology", "8 servers"), "models[0].topology"),
         ((*ON_OCI, "--topology", "1p-tp16-1d-tp16"), "models[0].topology"),
+        ((*ON_OCI, *SIZED, "--gpus", "8"), "--gpus"),
+        ((*ON_OCI, "--load", "5", "--gpus", "8"), "--gpus"),
+        ((*ON_OCI, "--gpus", "8", "--copies", "2"), "--copies"),
+        ((*ON_OCI, *SIZED, "--cluster", "new", "--cluster-id", "ocid1.cluster.oc1.iad.mine"), "--cluster-id"),
+        (("--cluster-id", "mine", *SIZED), "--cluster-id"),
     ],
 )
 def test_init_refuses_impossible_answers_and_writes_no_stack_file(
@@ -98,6 +103,14 @@ def test_init_refuses_impossible_answers_and_writes_no_stack_file(
     assert result.exit_code == 1
     assert place in str(result.exception)
     assert not list(project.rglob("Pulumi.*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "size", [("--load", "inf"), ("--load", "nan"), ("--gpus", "100000"), ("--gpus", "8", "--ttft", "nan")]
+)
+def test_init_refuses_sizes_that_no_search_ends_with(project: Path, size: tuple[str, ...]):
+    result = init(project, *ON_OCI, *size)
+    assert (result.exit_code, list(project.rglob("Pulumi.*.yaml"))) == (2, [])
 
 
 def test_init_keeps_an_existing_stack_file_without_force(project: Path):
