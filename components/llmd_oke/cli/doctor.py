@@ -143,10 +143,10 @@ def _show(diagnosis: "Diagnosis") -> None:
     output = console.output()
     kib, taken = diagnosis.log_bytes / 2**10, diagnosis.taken
     size = f"{kib / 2**10:.1f} MiB" if kib >= 2**10 else f"{kib:.0f} KiB"
-    searched = f"{diagnosis.logs} logs ({size}), {diagnosis.statements} states and events"
+    parts = [f"{diagnosis.logs} logs ({size})", f"{diagnosis.statements} states and events"]
+    searched = ", ".join([*parts, f"metrics of {diagnosis.programs} programs"])
     moment = f"{taken:%Y-%m-%d %H:%M:%S} UTC" if taken else ""
-    head = [diagnosis.stack or "", moment, searched, f"metrics of {diagnosis.programs} programs"]
-    output.print(Text("  ".join(filter(None, head))))
+    output.print(Text("  ".join(filter(None, [diagnosis.stack or "", moment, searched]))))
     if count := len(diagnosis.findings):
         output.print(Text(f"{count} known {'fault' if count == 1 else 'faults'}", style="bold red"))
     elif diagnosis.seen:

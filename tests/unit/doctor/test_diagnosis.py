@@ -113,6 +113,22 @@ def test_doctor_searches_a_folder_or_a_single_log_without_a_manifest(
     assert names(diagnose(open_source(log))) == ["nixl-versions-differ"]
 
 
+def test_doctor_reads_compressed_logs_and_refuses_damaged_ones(tmp_path: Path):
+    log = tmp_path / "decode-0" / "vllm.log.20261129-020000.gz"
+    log.parent.mkdir()
+    log.write_bytes(gzip.compress(FAULT))
+    for path in (tmp_path, log):
+        assert names(diagnose(open_source(path))) == ["nixl-versions-differ"]
+    log.write_bytes(gzip.compress(FAULT)[:30])
+    with pytest.raises(KitError, match="no whole log"):
+        diagnose(open_source(log))
+
+
+def test_an_empty_log_is_nothing_to_call_healthy(tmp_path: Path):
+    (tmp_path / "vllm.log").touch()
+    assert not diagnose(open_source(tmp_path / "vllm.log")).seen
+
+
 def test_doctor_does_not_follow_links_in_a_folder_of_logs(tmp_path: Path):
     (tmp_path / "secret.log").write_bytes(FAULT)
     folder = tmp_path / "logs"

@@ -84,8 +84,8 @@ class Diagnosis:
 
     @property
     def seen(self) -> bool:
-        """True if the archive had any log, object or metrics to search."""
-        return bool(self.logs or self.statements or self.programs)
+        """True if the archive had any line of a log, object or metrics to search."""
+        return bool(self.log_bytes or self.statements or self.programs)
 
 
 def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datetime | None = None) -> Diagnosis:

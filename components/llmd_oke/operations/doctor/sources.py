@@ -45,12 +45,13 @@ class _Limited(gzip.GzipFile):
         part = super().read(size)
         self.given += len(part)
         if self.given > MAX_ARCHIVE_BYTES:
-            raise KitError(f"The archive has more than {MAX_ARCHIVE_BYTES // 2**20} MiB.", _WHOLE_ARCHIVE)
+            raise KitError(f"{self.name} has more than {MAX_ARCHIVE_BYTES // 2**20} MiB.", _WHOLE_ARCHIVE)
         return part
 
 
 def open_source(path: Path) -> Generator[SourceFile]:
     """Yield the files of a support archive (`.tar.gz`), of a folder, or a single log; each is valid until the next.
+    Logs may be compressed (`.gz`).
 
     Raises:
         KitError: there is no such file, it is no archive, or it is damaged or too large.
@@ -92,9 +93,23 @@ def _folder(path: Path) -> Iterator[SourceFile]:
 
 def _contents(files: Iterable[tuple[str, Path]]) -> Iterator[SourceFile]:
     for name, path in files:
+        if path.suffix == ".gz":
+            yield name.removesuffix(".gz"), _decompressed(path)
+            continue
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < MAPPED_BYTES:
                 yield name, file.read()
                 continue
             with closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as content:
                 yield name, content
+
+
+def _decompressed(path: Path) -> bytes:
+    """Return the content of a compressed log, such as kubelet's rotated ones."""
+    try:
+        with _Limited(path) as file:
+            return file.read(MAX_ARCHIVE_BYTES + 1)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise KitError(
+            f"{path} is no whole log: {error}.", "Leave it out, or decompress what there is of it."
+        ) from error
