@@ -111,6 +111,13 @@ def other_values(path: str, value: object) -> Iterator[object]:
             last = value[-1]
             other = str((int(last) + 1) % 10) if last.isdecimal() else "y" if last == "x" else "x"
             yield from (value[:-1] + other, f"{value}-x")
+        case Mapping() if path.endswith(".topology"):  # one key of stack files in its short form
+            parts = cast("Mapping[str, object]", value)
+            for inner, part in leaves(parts):
+                for other in other_values(f"{path}.{inner}", part):
+                    changed = copy.deepcopy(dict(parts))
+                    _set(changed, inner, other)
+                    yield changed
         case _:
             pass
 

@@ -50,6 +50,7 @@ def test_explain_refuses_a_key_path_into_a_missing_list_item(file: StackFile):
         ("release", "llm-d-0.9.0", "llm-d-0.10.0"),
         ("cluster.kubernetesVersion", "v1.34.2", "v1.34.3"),
         ("models[0].engine.blockSize", None, 16),
+        ("models[0].topology", {"aggregated": {"replicas": 2}}, {"aggregated": {"replicas": 1}}),
     ],
 )
 def test_other_values_that_explain_tries_for_a_key_have_the_keys_type(path: str, value: Any, other: Any):
