@@ -22,6 +22,7 @@ from llmd_oke.catalogue.releases import AttentionBackend, KvCacheSettings
 from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
 from llmd_oke.catalogue.serving import handshake
 from llmd_oke.config import ModelConfig, Role
+from llmd_oke.config.deprecated_keys import deprecated_keys
 from llmd_oke.config.engine import Engine, RoleEngine, engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning.adapters import adapter_problems
@@ -374,8 +375,9 @@ def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
             yield Problem(path, flag, "nothing", _KEYLESS)
         key = engine_settings().taken().get(flag)
         if key is not None:
-            why = f"{flag} would contradict what was planned"
-            yield Problem(path, argument, key, why)
+            moved = any(entry.argument == flag and entry.replacement for entry in deprecated_keys())
+            remedy = "; `llmd-oke migrate --write` puts it there" if moved else ""
+            yield Problem(path, argument, key, f"{flag} would contradict what was planned{remedy}")
 
 
 def _settings_of_roles(context: PlannedModel) -> Iterator[Problem]:

@@ -106,7 +106,9 @@ def test_a_branch_is_refused_as_an_adapters_revision():
 
 def test_vllm_arguments_for_adapters_are_refused_with_the_key_to_use_instead():
     entry = model("agg-tp1-1r", model="llama-3.1-8b-instruct", engine={"extraArgs": ["--enable-lora"]})
-    assert "engine.adapters" in refused(entry)["models[0].engine.extraArgs[0]"]
+    told = refused(entry)["models[0].engine.extraArgs[0]"]
+    assert "engine.adapters" in told
+    assert "llmd-oke migrate" in told
 
 
 def test_check_reports_the_memory_of_adapter_slots_and_how_many_adapters_share_them():
