@@ -29,6 +29,7 @@ from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, Tcp
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import copy_values, journal_file
 from llmd_rehearsal.front_door import (
+    front_door_secrets,
     gateway_aliases,
     gateway_parts,
     gateway_secrets,
@@ -43,6 +44,7 @@ from llmd_rehearsal.programs import LocalProgram
 from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
 from llmd_rehearsal.real_vllm.servers import RealServers
+from llmd_rehearsal.source_credentials import valid_credentials_file
 from llmd_rehearsal.time_scale import RULE_TIME_SCALE
 
 KUBERNETES_PLUGIN_PORT = 9301
@@ -160,7 +162,8 @@ def local_cluster_spec(
     return ClusterSpec(
         processes=(
             *control.processes,
-            *_simulators(own, plan, control.pki, time_scale, startup_s, real.files if real else {}),
+            _simulator(own, plan, time_scale, startup_s),
+            _model_sources(state, own, control.pki, real.files if real else {}),
             *_plugins(state, own, programs.get("helm"), plugin, 1 / scaling_time.speed if scaling_time else 1.0),
             *(_prometheus(state, programs["prometheus"], scaling_time) if _has_prometheus(plan) else []),
             *([registry.process] if registry else []),
@@ -229,7 +232,11 @@ def _agent_config(
             *([okes_definition()] if plan.created else []),
         ),
         objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan), *groups),
-        user_secrets=(*gateway_secrets(plan, state), *(registry.secrets if registry else ())),
+        user_secrets=(
+            *gateway_secrets(plan, state),
+            *front_door_secrets(plan, state),
+            *(registry.secrets if registry else ()),
+        ),
         registry=registry.config if registry else None,
         simulator_url=SIMULATOR_URL,
         real_vllm=servers,
@@ -278,28 +285,26 @@ def _node(plan: Plan, node: PlacedNode) -> NodeConfig:
     )
 
 
-def _simulators(
-    project: Path, plan: Plan, keys: Pki, time_scale: float, startup_s: float | None, files: Mapping[str, Path]
-) -> tuple[ProcessSpec, ProcessSpec]:
-    """Return the process that simulates all vLLM servers, and the process that stands in for Hugging Face and Object
-    Storage.
-    """
+def _simulator(project: Path, plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
+    """Return the process that simulates all vLLM servers."""
     options = (
         *("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(time_scale)),
         *("--project", str(project)),
     )
     startup = () if startup_s is None else ("--startup-seconds", str(startup_s))
     argv = (sys.executable, "-m", "llmd_rehearsal.vllm", *options, *startup, "--shape", plan.pools[0].shape.name)
-    outside = (
+    return ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz"))
+
+
+def _model_sources(state: Path, project: Path, keys: Pki, files: Mapping[str, Path]) -> ProcessSpec:
+    """Return the process that stands in for Hugging Face and Object Storage."""
+    argv = (
         *(sys.executable, "-m", "llmd_rehearsal.model_server", "--address", control_plane.NODE_ADDRESS),
-        *("--project", str(project)),
+        *("--project", str(project), "--valid", str(valid_credentials_file(state))),
         *("--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key)),
         *(word for repository, folder in files.items() for word in ("--files", repository, str(folder))),
     )
-    return (
-        ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz")),
-        ProcessSpec("outside", outside, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS)),
-    )
+    return ProcessSpec("outside", argv, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS))
 
 
 def _plugins(

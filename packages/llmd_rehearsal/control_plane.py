@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from llmd_base.private_files import write_private
 
 from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED, HttpReady, ProcessSpec
 from llmd_rehearsal.model_sources import source_hosts
@@ -311,7 +312,6 @@ def _write_kubeconfig(path: Path, user: KeyPair, authority: Path) -> Path:
     """Write a kubeconfig with this user's credentials embedded, and return its path. Its server address is reachable
     only inside the local cluster.
     """
-    path.touch(mode=0o600)
     cluster = {"server": API_SERVER, "certificate-authority-data": _base64(authority)}
     credentials = {"client-certificate-data": _base64(user.certificate), "client-key-data": _base64(user.key)}
     content = {
@@ -322,7 +322,7 @@ def _write_kubeconfig(path: Path, user: KeyPair, authority: Path) -> Path:
         "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME}}],
         "current-context": _NAME,
     }
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    write_private(path, yaml.safe_dump(content, sort_keys=False))
     return path
 
 
@@ -448,5 +448,4 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    path.touch(mode=0o600)
-    path.write_bytes(text)
+    write_private(path, text)

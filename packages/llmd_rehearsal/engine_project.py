@@ -1,8 +1,8 @@
 """The Pulumi project that a rehearsal's engine runs: a copy of the user's project with a state backend of its own.
 
 The user's project is never changed. Of the stack file the stack itself and the plain config of a program of the user's
-are copied: secrets encrypted for the real stack can't be decrypted here. The copy has its own values for the URL of the
-model source and for a front door's secrets.
+are copied: secrets encrypted for the real stack can't be decrypted here. The copy has its own credentials of model
+sources, and its own secrets of a front door.
 """
 
 import filecmp
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from llmd_base.errors import KitError
-from llmd_oke.config import CONFIG_KEY, project_name, read, settings, stack_file, yaml_files
+from llmd_base.private_files import write_private
+from llmd_oke.config import CONFIG_KEY, project_name, read, setting_names, settings, stack_file, yaml_files
 from llmd_oke.config.yaml_files import text_of
 from llmd_oke.values import VALUES, open_project, project_values
 from llmd_oke.version import __version__
 
-from llmd_rehearsal import front_door
+from llmd_rehearsal import front_door, source_credentials
 from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED
-from llmd_rehearsal.model_sources import source_hosts
 from llmd_rehearsal.real_vllm.topologies import CutStack
 
 PACKAGE = "llmd-oke"
@@ -35,7 +35,6 @@ DEPLOYED, PREVIEWED, BEFORE = "project", "preview", "before"
 and the copy of another project that is deployed before.
 """
 
-SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
 REHEARSED_KEY = "llmd-oke:rehearsed"
 ROUTER_KEY = "llmd-oke:rehearsedRouter"
 """Config key with the release whose router is rehearsed in place of the stack's, for programs that read no stack."""
@@ -106,12 +105,13 @@ def copy_project(
     if not logs.exists():
         logs.touch()
     if not copy.passphrase_file.exists():
-        copy.passphrase_file.touch(mode=0o600)
-        copy.passphrase_file.write_text(secrets.token_urlsafe(32))
+        write_private(copy.passphrase_file, secrets.token_urlsafe(32))
     salt_source = stack_file(state / DEPLOYED if kind == PREVIEWED else copy.folder, stack)
     of_program = {} if (name := project_name(project)) == PACKAGE else settings(project, stack)
-    own = {key: value for key, value in of_program.items() if key.startswith(f"{name}:")}
-    _write_stack_file(read(project, stack), own, stack_file(copy.folder, stack), router, salt_source, state, cut)
+    own: dict[str, Any] = {key: value for key, value in of_program.items() if key.startswith(f"{name}:")}
+    written = read(project, stack)
+    own |= source_credentials.settings(written, setting_names(project, stack), state)
+    _write_stack_file(written, own, stack_file(copy.folder, stack), router, salt_source, state, cut)
     return copy
 
 
@@ -185,7 +185,8 @@ def _write_stack_file(
     cut: CutStack | None,
 ) -> None:
     """Write the stack file of the project's copy, with the encryption salt of the last update's stack file. `written`
-    is the stack as its file and those that it builds on have it, `own` the config of the project's own program.
+    is the stack as its file and those that it builds on have it, `own` the config of the project's own program and the
+    credentials of model sources.
     """
     stack: dict[str, Any] = front_door.rehearsed_front_door(front_door.rehearsed_gateway(written))
     stack = cut.written_into(stack) if cut else stack
@@ -196,8 +197,6 @@ def _write_stack_file(
         rehearsed[ROUTER_KEY] = router
     deployed: dict[str, Any] = yaml_files.read(salt_source).value if salt_source.exists() else {}
     salt = {key: deployed[key] for key in ("encryptionsalt",) if key in deployed}
-    hosts = source_hosts()
-    rehearsed[SOURCE_URL_KEY] = f"https://{hosts.object_storage}{hosts.bucket}"
     config = {**own, CONFIG_KEY: stack, **rehearsed, **front_door.settings(stack, state)}
     target.write_text(text_of({**salt, "config": config}))
 
@@ -251,8 +250,7 @@ def mend(checkpoint: Path) -> Path | None:
     copies = [checkpoint.with_name(f"{checkpoint.name}.bak"), *sorted(history.glob("*.checkpoint.json"), reverse=True)]
     whole = next((copy for copy in copies if copy.is_file() and _is_whole(copy)), None)
     if whole is None:
-        over = f"Start over: scripts/rehearse down --stack {stack}"
-        raise KitError(f"{checkpoint} is not whole, as where its disk was full, and no copy is.", over)
+        raise KitError(f"{checkpoint} is not whole, as where its disk was full, and no copy is.")
     shutil.copyfile(whole, checkpoint)
     return whole
 

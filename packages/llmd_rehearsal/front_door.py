@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from llmd_base.private_files import write_private
 from llmd_oke.config import StackConfig
 from llmd_oke.config.front_door import FrontDoorConfig
 
@@ -38,8 +39,8 @@ PROVIDER = "envoy-gateway"
 SIMULATED_POOLS = "InferencePools of Envoy Gateway (a stand-in for Envoy AI Gateway is its extension server)"
 
 FOLDER = "front-door"
-"""Name of the folder, in a local cluster's folder, with the front door's `secrets.json`, and with `chain.pem`, the
-certificate that clients trust.
+"""Name of the folder, in a local cluster's folder, with the front door's `secrets.json`, and with `chain.pem` and
+`key.pem`, its certificate, which clients trust, and its key.
 """
 
 CLIENT = "rehearsal"
@@ -122,10 +123,10 @@ def gateway_secrets(plan: Plan, state: Path) -> tuple[UserSecret, ...]:
     chain, key, host = (folder / name for name in ("chain.pem", "key.pem", "host"))
     if not (host.is_file() and host.read_text() == created.host):
         folder.mkdir(parents=True, exist_ok=True)
-        key.touch(mode=0o600)
         made = _certificate(ec.generate_private_key(ec.SECP256R1()), [created.host])
-        for file, text in ((chain, made["chain"]), (key, made["key"]), (host, created.host)):
-            file.write_text(text)
+        write_private(key, made["key"])
+        chain.write_text(made["chain"])
+        host.write_text(created.host)
     files = {"tls.crt": chain, "tls.key": key}
     return (UserSecret(name=created.tls, namespaces=(plan.namespace,), type="kubernetes.io/tls", files=files),)
 
@@ -160,7 +161,21 @@ def rehearsed_front_door(stack: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in door.items() if key not in {"exposure", "loadBalancer"}}
     if isinstance(kept.get("authentication"), dict):  # the rehearsal has its own key set in place of the provider's
         kept["authentication"] = {key: value for key, value in kept["authentication"].items() if key != "jwksUri"}
-    return {**stack, "frontDoor": {**kept, **({"tls": {"kind": "config"}} if "tls" in kept else {})}}
+    tls: Mapping[str, Any] | None = kept.get("tls")
+    if tls is not None and tls["kind"] != "secret":
+        kept["tls"] = {"kind": "config"}
+    return {**stack, "frontDoor": kept}
+
+
+def front_door_secrets(plan: Plan, state: Path) -> tuple[UserSecret, ...]:
+    """Return the Secret with the front door's certificate, if the stack file names one. Its files are those that
+    `settings` writes into the local cluster's folder `state`.
+    """
+    tls = plan.front_door.tls if plan.front_door else None
+    if tls is None or tls.kind != "secret":
+        return ()
+    files = {"tls.crt": state / FOLDER / "chain.pem", "tls.key": state / FOLDER / "key.pem"}
+    return (UserSecret(name=tls.name, namespaces=(plan.namespace,), type="kubernetes.io/tls", files=files),)
 
 
 def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
@@ -183,10 +198,11 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
     if settings_document.get("asked") != asked or "frontDoorCacheSecret" not in settings_document:
         settings_document = {"asked": asked, **_made(clients, hosts)}
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch(mode=0o600)
-        file.write_text(json.dumps(settings_document))
+        write_private(file, json.dumps(settings_document))
+        write_private(file.with_name("key.pem"), settings_document["frontDoorCertificate"]["key"])
         file.with_name("chain.pem").write_text(settings_document["frontDoorCertificate"]["chain"])
-    return {f"llmd-oke:{key}": value for key, value in settings_document.items() if key != "asked"}
+    others = {"asked", *(["frontDoorCertificate"] if door.tls and door.tls.kind == "secret" else [])}
+    return {f"llmd-oke:{key}": value for key, value in settings_document.items() if key not in others}
 
 
 def _made(clients: list[str], hosts: list[str]) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from llmd_oke import catalogue
 from llmd_oke.catalogue import CatalogueModel, open_project
 from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
+from llmd_rehearsal.source_credentials import ValidCredentials
 
 
 class ModelSources:
@@ -31,16 +33,19 @@ class ModelSources:
         hosts: SourceHosts,
         models: Callable[[], Sequence[CatalogueModel]],
         folders: Mapping[str, Path] | None = None,
+        valid: Path | None = None,
     ) -> None:
         """Set the hosts, the function that returns the served models, and the folders with real files.
 
         `models` is called at each request, because an update of the stack may add a model. `folders` maps repositories
         to folders with the files to serve in place of synthetic ones, and `encodings` to the folder of the published
-        vocabularies.
+        vocabularies. `valid` is the file with the valid credentials, read at each request; if None, all are valid.
+        Requests without a token are answered, as Hugging Face does for models that aren't gated.
         """
         self._hosts = hosts
         self._models = models
         self._folders = folders or {}
+        self._valid = valid
 
     @property
     def _repositories(self) -> list[str]:
@@ -51,16 +56,34 @@ class ModelSources:
 
     def application(self) -> web.Application:
         """Return the web application that serves repositories, vocabularies and the bucket."""
-        application = web.Application()
+        application = web.Application(middlewares=[self._with_valid_credentials])
+        bucket = self._hosts.bucket_path("{request}")
         application.add_routes([
             web.get("/api/models/{owner}/{name}/revision/{revision}", self._revision),
             web.get("/api/models/{owner}/{name}/tree/{commit}", self._tree),
             web.get("/{owner}/{name}/resolve/{commit}/{path:.+}", self._file),
             web.get("/encodings/{path}", self._vocabulary),
-            web.get(f"{self._hosts.bucket}/", self._listing),
-            web.get(f"{self._hosts.bucket}/{{object:.+}}", self._object),
+            web.get(f"{bucket}/", self._listing),
+            web.get(f"{bucket}/{{object:.+}}", self._object),
         ])  # fmt: skip
         return application
+
+    @web.middleware
+    async def _with_valid_credentials(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a token or a link that isn't valid as the real hosts do: Hugging Face with status 401, whatever is
+        asked for (github.com/huggingface/sentence-transformers/issues/3436), Object Storage as if the bucket didn't
+        exist (github.com/rosalexander/oci-object-storage-desktop/issues/5).
+        """
+        if self._valid is None:
+            return await handler(request)
+        valid = ValidCredentials.model_validate_json(self._valid.read_bytes())
+        token, asked = request.headers.get("Authorization"), request.match_info.get("request")
+        if token is not None and token.removeprefix("Bearer ") not in valid.tokens:
+            return web.json_response({"error": "Invalid credentials in Authorization header"}, status=401)
+        if asked is not None and asked not in valid.requests:
+            what = "Either the bucket does not exist in the namespace or you are not authorized to access it"
+            return web.json_response({"code": "BucketNotFound", "message": what}, status=404)
+        return await handler(request)
 
     async def _revision(self, request: web.Request) -> web.Response:
         commit = model_sources.commit(self._repository(request), request.match_info["revision"])
@@ -144,12 +167,16 @@ def _models(project: Path | None) -> Sequence[CatalogueModel]:
 
 
 async def serve(
-    address: str, context: ssl.SSLContext, project: Path | None, folders: Mapping[str, Path] | None = None
+    address: str,
+    context: ssl.SSLContext,
+    project: Path | None,
+    folders: Mapping[str, Path] | None = None,
+    valid: Path | None = None,
 ) -> None:
     """Serve the model repositories of the kit's and the project's catalogue, in place of Hugging Face and Object
     Storage, until SIGTERM or SIGINT.
 
-    `folders` maps repositories to folders with the files to serve.
+    `folders` maps repositories to folders with the files to serve; `valid` is the file with the valid credentials.
 
     Raises:
         OSError: the address can't be bound.
@@ -157,7 +184,7 @@ async def serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    sources = ModelSources(source_hosts(), partial(_models, project), folders)
+    sources = ModelSources(source_hosts(), partial(_models, project), folders, valid)
     runner = web.AppRunner(sources.application(), access_log_format='%s "%r"')
     await runner.setup()
     await web.TCPSite(runner, address, PORT, ssl_context=context).start()
@@ -175,12 +202,13 @@ def main() -> None:
     parser.add_argument("--certificate", type=Path, required=True, help="PEM file for all of the hosts")
     parser.add_argument("--key", type=Path, required=True, help="its private key")
     parser.add_argument("--files", type=Path, nargs=2, action="append", default=[], help="a repository and its folder")
+    parser.add_argument("--valid", type=Path, help="JSON file with the valid credentials; all are valid without")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(arguments.certificate, arguments.key)
     folders = {str(repository): folder for repository, folder in arguments.files}
-    asyncio.run(serve(arguments.address, context, arguments.project, folders))
+    asyncio.run(serve(arguments.address, context, arguments.project, folders, arguments.valid))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ _SLACK = 16
 
 
 class SourceHosts(Entry):
-    """Hosts outside the cluster that pods download models from: their names, the path of the bucket's pre-authenticated
-    request, and the sizes in bytes of a model's files by path.
+    """Hosts outside the cluster that pods download models from: their names, the path of the bucket's objects, and the
+    sizes in bytes of a model's files by path.
     """
 
     hugging_face: str
@@ -47,6 +47,14 @@ class SourceHosts(Entry):
     def hosts(self) -> tuple[str, ...]:
         """Host names of Hugging Face, of the published vocabularies, and of Object Storage."""
         return self.hugging_face, self.vocabularies, self.object_storage
+
+    def bucket_path(self, request: str) -> str:
+        """Return the path by which a pre-authenticated request, named by its secret part, reaches the bucket."""
+        return f"/p/{request}{self.bucket}"
+
+    def link(self, request: str) -> str:
+        """Return the URL of a pre-authenticated request, named by its secret part, for the bucket."""
+        return f"https://{self.object_storage}{self.bucket_path(request)}"
 
 
 @cache

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmd_base.private_files import write_private
 from llmd_oke.planning import Plan
 from llmd_oke.planning.container_images import pull_namespaces
 from llmd_pods import acceptance
@@ -42,12 +43,8 @@ def private_registry(plan: Plan, state: Path) -> PrivateRegistry | None:
     if not content.exists() or mirror.registry not in json.loads(content.read_text())["auths"]:
         accounts.parent.mkdir(parents=True, exist_ok=True)
         password = secrets.token_urlsafe(24)
-        for file, text in (
-            (accounts, json.dumps({USER: [password]})),
-            (content, docker_config(mirror.registry, password)),
-        ):
-            file.touch(mode=0o600)
-            file.write_text(text)
+        write_private(accounts, json.dumps({USER: [password]}))
+        write_private(content, docker_config(mirror.registry, password))
     files = {".dockerconfigjson": content}
     secret = UserSecret(
         name=mirror.pull_secret,

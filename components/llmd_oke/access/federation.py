@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from llmd_base.errors import KitError
+from llmd_base.private_files import write_private
 
 DOMAIN, CLIENT_ID, CLIENT_SECRET = (
     f"OCI_TOKEN_EXCHANGE_{name}" for name in ("DOMAIN_URL", "CLIENT_ID", "CLIENT_SECRET")
@@ -213,17 +214,9 @@ def _write_profile(home: Path, key: RSAPrivateKey, token: str) -> None:
         "tenancy": str(_claims(token).get("tenant") or ""),
     }
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _write(folder / "key.pem", pem.decode())
-    _write(folder / "token", token)
-    _write(folder / "config", "\n".join([f"[{PROFILE}]", *(f"{k} = {v}" for k, v in lines.items() if v)]) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file with mode 0600 atomically."""
-    unfinished = path.with_suffix(".new")
-    unfinished.touch(mode=0o600)
-    unfinished.write_text(text)
-    unfinished.replace(path)
+    write_private(folder / "key.pem", pem)
+    write_private(folder / "token", token)
+    write_private(folder / "config", "\n".join([f"[{PROFILE}]", *(f"{k} = {v}" for k, v in lines.items() if v)]) + "\n")
 
 
 def _renew(
@@ -245,7 +238,7 @@ def _renew(
             report(f"the sign-in to OCI was not renewed, and is tried again: {error.message}")
             wait_s = min(AGAIN_S, most_s)
             continue
-        _write(home / ".oci" / "token", token)
+        write_private(home / ".oci" / "token", token)
         wait_s = _use_s(token, most_s)
 
 

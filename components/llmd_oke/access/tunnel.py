@@ -19,6 +19,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from llmd_base.errors import KitError
+from llmd_base.private_files import write_private
 from llmd_base.progress import Progress
 
 from llmd_oke.access.addresses import is_reachable
@@ -226,8 +227,7 @@ def make_key(folder: Path) -> tuple[Path, str]:
     """
     private_key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     path = folder / "key"
-    path.touch(mode=0o600)
-    path.write_bytes(private_key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    write_private(path, private_key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     return path, private_key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 

@@ -25,8 +25,11 @@ _FINAL = {400, 401, 403, 404, 410}
 _HINTS = {
     401: ": the token is missing or not valid",
     403: ": the token may not read this; was the model's license accepted?",
-    404: ": there is no such repository, revision or bucket",
+    404: ": there is no such repository or revision",
 }
+_LINK_PATH = "/p/..."
+_LINK_HINT = ": the link has ended or was deleted, its maker may not read the bucket, or the bucket lacks the file"
+"""Cause of a final status of Object Storage, which answers 404 in all of these cases."""
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -100,7 +103,7 @@ class Web:
 def without_secrets(url: str) -> str:
     """Return a URL for messages, without the secret path of a pre-authenticated request and without credentials."""
     parts = urllib.parse.urlsplit(url)
-    path = parts.path.partition("/p/")[0] + "/p/..." if "/p/" in parts.path else parts.path
+    path = parts.path.partition("/p/")[0] + _LINK_PATH if "/p/" in parts.path else parts.path
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
 
 
@@ -129,7 +132,7 @@ def with_tries(request: Callable[[], T], label: str) -> T:
             return request()
         except urllib.error.HTTPError as error:
             if error.code in _FINAL or attempt == TRIES:
-                hint = _HINTS.get(error.code, "")
+                hint = _LINK_HINT if label.endswith(_LINK_PATH) else _HINTS.get(error.code, "")
                 raise PrewarmError(f"{label}: HTTP {error.code} {error.reason}{hint}") from error
             problem: Exception = error
         except http.client.HTTPException as error:  # the text of some of these errors contains the URL

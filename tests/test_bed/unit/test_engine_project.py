@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from llmd_base.errors import KitError
 from llmd_oke import __version__, planning
 from llmd_oke.config import stack_file, validate
 from llmd_oke.planning.front_door_secrets import read_secrets
 from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_project, install_package, runtime
-from llmd_rehearsal.front_door import rehearsed_front_door
+from llmd_rehearsal.front_door import front_door_secrets, rehearsed_front_door
 from llmd_rehearsal.inventory import language_programs
+from llmd_rehearsal.model_sources import source_hosts
+from llmd_rehearsal.source_credentials import ValidCredentials, valid_credentials_file
 from project_entries import model_entry, write_entry
 from stack_files import stack
 
@@ -142,3 +146,43 @@ def test_a_pulumi_program_in_go_is_refused_with_the_runtimes_that_rehearsals_sup
         language_programs(tmp_path, "go")
     assert refused.value.remedy == "Rehearsals run python, nodejs, yaml."
     assert language_programs(tmp_path, "python") == ()
+
+
+def test_the_secret_of_a_front_doors_certificate_is_one_that_the_rehearsals_user_makes(project: Path, tmp_path: Path):
+    door = {"host": "llm.example.com", "tls": {"kind": "secret", "name": "own"}}
+    front = stack(frontDoor={**door, "exposure": "internal"}, networkPolicies={"engine": "existing"})
+    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": front}}))
+    state = tmp_path / "state"
+    config = yaml.safe_load(stack_file(copy_project(project, "s", state, "llm-d-0.9.0").folder, "s").read_text())
+    assert config["config"]["llmd-oke:stack"]["frontDoor"] == door
+    assert "llmd-oke:frontDoorCertificate" not in config["config"]
+    (secret,) = front_door_secrets(planning.plan(validate(front)), state)
+    assert (secret.name, secret.namespaces, secret.type) == ("own", ("llm-d",), "kubernetes.io/tls")
+    pair = {key: file.read_text() for key, file in secret.files.items()}
+    assert load_pem_private_key(pair["tls.key"].encode(), None).public_key() == (
+        x509.load_pem_x509_certificate(pair["tls.crt"].encode()).public_key()
+    )
+
+
+IMPORTED = {"import": {"name": "any", "checksum": "md5:" + "a" * 32}}
+PUBLIC = {"import": {**IMPORTED["import"], "uri": "https://objects.example.com/image"}}
+
+
+def test_credentials_of_model_sources_are_made_for_a_rehearsal_and_stay(project: Path, tmp_path: Path):
+    pools = [{"name": "gpus", "image": IMPORTED}, {"name": "public", "image": PUBLIC}, {"name": "plain"}]
+    document = {"release": "r", "gpuPools": pools, "systemPool": {"image": IMPORTED}}
+    secure = {"llmd-oke:huggingFaceToken": {"secure": "v1:x"}}
+
+    def written(**given: Any) -> dict[str, Any]:
+        stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": document, **given}}))
+        copy = copy_project(project, "s", tmp_path / "state", "r")
+        return yaml.safe_load(stack_file(copy.folder, "s").read_text())["config"]
+
+    without, config = written(), written(**secure)
+    assert "llmd-oke:huggingFaceToken" not in without
+    assert config.keys() - without.keys() == secure.keys()
+    assert config["llmd-oke:imageLinks"].keys() == {"gpus", "system"}
+    valid = ValidCredentials.model_validate_json(valid_credentials_file(tmp_path / "state").read_bytes())
+    assert valid.tokens == (config["llmd-oke:huggingFaceToken"],)
+    assert config["llmd-oke:modelSourceUrl"] == source_hosts().link(*valid.requests)
+    assert written(**secure) == config

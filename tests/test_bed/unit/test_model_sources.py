@@ -18,6 +18,7 @@ from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_server import ModelSources
 from llmd_rehearsal.model_sources import source_hosts
+from llmd_rehearsal.source_credentials import ValidCredentials
 from llmd_rehearsal.vllm.command import settings
 from llmd_rehearsal.vllm.startup import ContainerFiles, read_draft
 
@@ -64,7 +65,7 @@ async def test_a_simulated_server_finds_the_draft_model_that_the_pre_warm_progra
 ) -> None:
     assert MODEL.draft is not None
     draft = MODEL.draft.repository
-    places = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket}
+    places = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket_path("any")}
     done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", f"--draft={draft}@main", **places)
     assert done.returncode == 0, done.stderr
     config = json.dumps({"method": "eagle3", "model": draft, "num_speculative_tokens": 2})
@@ -76,10 +77,40 @@ async def test_a_simulated_server_finds_the_draft_model_that_the_pre_warm_progra
 
 
 async def test_the_pre_warm_program_fills_a_model_cache_from_a_simulated_bucket(address: str, tmp_path: Path) -> None:
-    url = address + source_hosts().bucket
+    url = address + source_hosts().bucket_path("any")
     done = await _prewarm(tmp_path, REPOSITORY, "--source=object-storage", MODEL_SOURCE_URL=url)
     assert done.returncode == 0, done.stderr
     assert _kept(tmp_path) == set(source_hosts().files)
+
+
+@pytest.mark.parametrize(
+    ("token", "link", "told"),
+    [
+        ("", "", None),
+        ("hf_valid", "", None),
+        ("hf_revoked", "", "HTTP 401 Unauthorized: the token is missing or not valid"),
+        ("", "valid", None),
+        ("", "deleted", "/p/...: HTTP 404 Not Found: the link has ended or was deleted"),
+    ],
+)
+async def test_the_stand_ins_for_model_sources_refuse_revoked_tokens_and_deleted_links(
+    tmp_path: Path, token: str, link: str, told: str | None
+) -> None:
+    valid = tmp_path / "valid.json"
+    valid.write_text(ValidCredentials(tokens=("hf_valid",), requests=("valid",)).model_dump_json())
+    runner = web.AppRunner(ModelSources(source_hosts(), lambda: [MODEL], valid=valid).application())
+    await runner.setup()
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        await web.SockSite(runner, own).start()
+        url = f"http://127.0.0.1:{own.getsockname()[1]}"
+        source = "--source=object-storage" if link else "--source=hugging-face"
+        given = {"HF_ENDPOINT": url, "HF_TOKEN": token, "MODEL_SOURCE_URL": url + source_hosts().bucket_path(link)}
+        done = await _prewarm(tmp_path / "cache", REPOSITORY, source, **given)
+        await runner.cleanup()
+    assert (done.returncode == 0) == (told is None)
+    assert (told or "") in done.stderr
+    assert "revoked" not in done.stderr
+    assert "/p/deleted" not in done.stderr
 
 
 async def test_pre_warming_a_model_repository_outside_the_catalogue_fails_as_not_found(
@@ -103,7 +134,11 @@ async def test_a_vocabulary_is_pre_warmed_with_hugging_face_or_object_storage_as
     size = MODEL.vocabulary.bytes
     digest = hashlib.sha256(model_sources.vocabulary("o200k_base.tiktoken", size)).hexdigest()
     facts = {**MODEL.vocabulary.model_dump(), "url": f"{address}/encodings/o200k_base.tiktoken"}
-    own = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket, REHEARSED_VOCABULARY: digest}
+    own = {
+        "HF_ENDPOINT": address,
+        "MODEL_SOURCE_URL": address + source_hosts().bucket_path("any"),
+        REHEARSED_VOCABULARY: digest,
+    }
     done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", f"--vocabulary={json.dumps(facts)}", **own)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "encodings" / "o200k_base.tiktoken").stat().st_size == size
