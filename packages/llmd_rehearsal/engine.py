@@ -52,7 +52,7 @@ from llmd_rehearsal.engine_events import (
     step_with_outputs,
 )
 from llmd_rehearsal.engine_nodes import forget_rehearsed_losses, replace_rehearsed_nodes
-from llmd_rehearsal.engine_project import PYTHON, checkpoint_file, in_oci, journal_file, latest, mend, runtime
+from llmd_rehearsal.engine_project import PYTHON, checkpoint_file, in_oci, journal_file, latest, runtime
 from llmd_rehearsal.oci_plugin.bridge import without_defaults
 
 PLUGIN_ANSWER_TIMEOUT_S = 5.0
@@ -158,8 +158,6 @@ def run(
     workspace = Workspace(work_dir=str(project), program=program)
     checkpoint = checkpoint_file(project.parent, stack, (project.name,))
     remove_unfinished(checkpoint.parents[2])
-    if copy := mend(checkpoint):
-        progress.step(f"the stack's state was not whole, as where its disk was full: going on from {copy.name}")
     handle = EngineStack(stack, workspace, StackInitMode.SELECT if checkpoint.is_file() else StackInitMode.CREATE)
     if operation not in _READING_OPERATIONS:
         adopt_pending(handle, checkpoint, journal_file(project.parent), progress)

@@ -31,6 +31,7 @@ from llmd_rehearsal.engine_project import (
     copy_project,
     install_package,
     latest,
+    mend,
 )
 from llmd_rehearsal.local_cluster import command_line
 from llmd_rehearsal.rehearsal import Prepared, inside_environment
@@ -74,6 +75,7 @@ def run_engine(
         KitError: the operation failed; the message has the engine's reason.
     """
     with _free_engine(prepared, progress):
+        _mend_state(prepared, progress, DEPLOYED, PREVIEWED)
         options = [word for target in targets for word in ("--target", target)]
         options += ["--unprotect"] if unprotect else []
         if time := prepared.scaling_time:
@@ -92,6 +94,7 @@ def deploy_before(prepared: Prepared, project: Path, progress: Progress) -> dict
     other = replace(prepared, project=project)
     progress.step(f"updating the stack {prepared.stack} of {config.project_name(project)} first")
     with _free_engine(prepared, progress):
+        _mend_state(other, progress, BEFORE)
         return _run_engine(other, "up", (), progress, BEFORE)
 
 
@@ -99,6 +102,17 @@ def _free_engine(prepared: Prepared, progress: Progress) -> AbstractContextManag
     """Wait until no other operation of this rehearsal runs the engine, and keep others waiting meanwhile."""
     lock_file = prepared.state / "engine.lock"
     return file_lock(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S)
+
+
+def _mend_state(prepared: Prepared, progress: Progress, *kinds: str) -> None:
+    """Replace the state file of the project in one of the folders `kinds` by a valid copy if it is truncated."""
+    checkpoint = checkpoint_file(prepared.state, prepared.stack, kinds)
+    if copy := mend(checkpoint, _start_over(prepared)):
+        progress.step(f"the stack's state was not whole, as where its disk was full: going on from {copy.name}")
+
+
+def _start_over(prepared: Prepared) -> str:
+    return command_line(prepared.state.parents[1], f"down --stack {prepared.stack}")
 
 
 def _is_upgrade(prepared: Prepared) -> bool:
@@ -160,8 +174,7 @@ def _run_engine(
         raise KitError(f"{ended}: {end_of_log(log, lines=1).strip()}", f"Its log is {log}.")
     result: dict[str, Any] = json.loads(result_file.read_text())
     if "error" in result:
-        over = command_line(prepared.state.parents[1], f"down --stack {prepared.stack}")
-        again = f"Change what it complains of and rehearse again, or start over: {over}"
+        again = f"Change what it complains of and rehearse again, or start over: {_start_over(prepared)}"
         remedy = result["remedy"] or remedy_for(result["error"]) or again
         raise KitError(result["error"], remedy)
     return result
@@ -218,6 +231,8 @@ def pre_scale_down(prepared: Prepared, progress: Progress) -> Displacement | Non
     Raises:
         KitError: the preview or the deletion failed; the message has the reason.
     """
+    with _free_engine(prepared, progress):
+        _mend_state(prepared, progress, DEPLOYED, PREVIEWED)
     if not removed_servers(checkpoint_file(prepared.state, prepared.stack), prepared.plan):
         return None
     progress.step("previewing, because servers leave the stack")

@@ -233,9 +233,9 @@ def latest(checkpoint: Path) -> Mapping[str, Any]:
         raise KitError(message, "Make room on its disk and run it again: it goes on from the copy beside it.") from None
 
 
-def mend(checkpoint: Path) -> Path | None:
+def mend(checkpoint: Path, over: str) -> Path | None:
     """Replace the engine's state file, if it is truncated, by its newest valid copy and return the path of that copy;
-    None if the state file is valid or missing.
+    None if the state file is valid or missing. `over` is the command line that starts the rehearsal over.
 
     On a full disk the engine leaves a partly written file (observed with Pulumi 3.250). It keeps the previous state in
     a `.bak` file, and the state after each update in the stack's history.
@@ -250,7 +250,7 @@ def mend(checkpoint: Path) -> Path | None:
     copies = [checkpoint.with_name(f"{checkpoint.name}.bak"), *sorted(history.glob("*.checkpoint.json"), reverse=True)]
     whole = next((copy for copy in copies if copy.is_file() and _is_whole(copy)), None)
     if whole is None:
-        raise KitError(f"{checkpoint} is not whole, as where its disk was full, and no copy is.")
+        raise KitError(f"{checkpoint} is not whole, as where its disk was full, and no copy is.", f"Start over: {over}")
     shutil.copyfile(whole, checkpoint)
     return whole
 

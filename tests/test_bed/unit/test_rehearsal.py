@@ -6,15 +6,18 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.operations.locks import file_lock
 from llmd_rehearsal import rehearsal
-from llmd_rehearsal.engine_operations import removed_servers
+from llmd_rehearsal.engine_operations import pre_scale_down, removed_servers
+from llmd_rehearsal.engine_project import checkpoint_file
 from llmd_rehearsal.local_cluster import LocalCluster, command_line
+from llmd_rehearsal.rehearsal import Prepared
 from stack_files import model, plan
 
 
@@ -151,6 +154,19 @@ def test_a_stack_without_a_pulumi_state_has_no_removed_servers(tmp_path: Path):
     assert removed_servers(tmp_path / "absent.json", PLAN) == []
     (tmp_path / "empty.json").write_text('{"version": 3, "checkpoint": {"stack": "s"}}')
     assert removed_servers(tmp_path / "empty.json", PLAN) == []
+
+
+def test_an_update_of_a_truncated_pulumi_state_goes_on_from_its_backup(tmp_path: Path):
+    prepared = SimpleNamespace(state=tmp_path / ".rehearsal" / "s", stack="s", plan=PLAN)
+    copy = prepared.state / "project"
+    copy.mkdir(parents=True)
+    (copy / "Pulumi.yaml").write_text("name: mine")
+    checkpoint = checkpoint_file(prepared.state, "s")
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text('{"version": 3, "checkp')
+    checkpoint.with_name("s.json.bak").write_text('{"version": 3, "checkpoint": {"stack": "s"}}')
+    assert pre_scale_down(cast("Prepared", prepared), SilentProgress()) is None
+    assert json.loads(checkpoint.read_text())["version"] == 3
 
 
 def test_commands_to_type_name_a_project_that_the_shell_would_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -24,6 +24,7 @@ VCN: dict[str, Any] = {
     "inputs": {"__defaults": [], **GIVEN},
 }
 PENDING = Pending("creating", VCN["urn"], VCN["type"], VCN["inputs"])
+OVER = "llmd-oke rehearse down --stack s"
 JOB = {
     "urn": "urn:pulumi:s::p::kubernetes:batch/v1:Job::gate",
     "type": "kubernetes:batch/v1:Job",
@@ -83,17 +84,17 @@ def test_a_truncated_pulumi_state_is_restored_from_its_newest_intact_backup(tmp_
     checkpoint.parent.mkdir(parents=True)
     whole = {"version": 3, "checkpoint": {"latest": {"resources": [VCN]}}}
     checkpoint.write_text(json.dumps(whole))
-    assert mend(checkpoint) is None
+    assert mend(checkpoint, OVER) is None
     checkpoint.write_text(json.dumps(whole)[:60])
     with pytest.raises(KitError, match="is not whole, as where its disk was full, and no copy is") as lost:
-        mend(checkpoint)
-    assert lost.value.remedy is None  # the command that starts over, as the user's shell knows it, is told outside
+        mend(checkpoint, OVER)
+    assert lost.value.remedy == f"Start over: {OVER}"
     checkpoint.with_name("s.json.bak").write_text(json.dumps(whole)[:50])
     (history / "s-1.checkpoint.json").write_text("{}")
     (history / "s-2.checkpoint.json").write_text(json.dumps(whole))
     with pytest.raises(KitError, match="is not whole"):
         latest(checkpoint)
-    assert mend(checkpoint) == history / "s-2.checkpoint.json"
+    assert mend(checkpoint, OVER) == history / "s-2.checkpoint.json"
     assert latest(checkpoint) == {"resources": [VCN]}
 
 
