@@ -1,18 +1,28 @@
-"""A created cluster whose nodes are launched anew, or which gets another version of Kubernetes, while requests flow."""
+"""A created cluster whose nodes are launched anew, or which gets another link to the nodes' image or another version of
+Kubernetes, while requests flow.
+"""
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_rehearsal.engine_project import in_oci, journal_file
+from llmd_rehearsal.model_sources import source_hosts
+from llmd_rehearsal.source_credentials import FOLDER, LINKS
 from test_created_cluster import BASE, CLUSTER, POOL
+from test_losses import tell
 from test_rollouts import loaded, rehearse
 from user_project import Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 STARTUP_S = 2
+MANAGED = "managed-compute-cluster"
+IMAGE = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
+IMPORTED = {"import": {"name": IMAGE, "checksum": "md5:" + "a" * 32}}
 NODES = """
 import json, lightkube
 from lightkube.config.kubeconfig import KubeConfig
@@ -70,15 +80,39 @@ def test_nodes_are_drained_and_replaced_one_after_the_other_while_requests_flow(
     project.command("rehearse", "down", "--stack", launch)
 
 
-def test_no_request_is_lost_while_kubernetes_is_upgraded(project: Project, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def importing(project: Project) -> str:
+    """The name of a deployed stack whose nodes' image is imported by a link that is a secret."""
+    write(project, "importing", MANAGED, image=IMPORTED)
+    deploy(project, "importing")
+    return "importing"
+
+
+def test_another_link_to_the_nodes_image_imports_nothing_and_replaces_no_node(
+    project: Project, importing: str, tmp_path: Path
+) -> None:
+    state = project.folder / ".rehearsal" / importing
+    secrets_file, before = state / FOLDER / "secrets.json", gpu_nodes(project, importing)
+    given = json.loads(secrets_file.read_text())
+    with loaded(project, importing, tmp_path) as load:
+        began_s = time.monotonic()
+        secrets_file.write_text(json.dumps({**given, LINKS: {"mi300x": source_hosts().link("another")}}))
+        updated = rehearse(project, importing, STARTUP_S)
+    assert updated.status == 0, updated.errors
+    tell("another link to the nodes' image", load, began_s)
+    assert updated.document["update"]["changes"].keys() <= {"same", "read", "update"}
+    assert gpu_nodes(project, importing) == before
+    (image,) = (id_ for id_ in in_oci(journal_file(state)) if id_.startswith("ocid1.image."))
+    assert "another" not in json.dumps(in_oci(journal_file(state))[image])
+    assert load.failures == []
+
+
+def test_no_request_is_lost_while_kubernetes_is_upgraded(project: Project, importing: str, tmp_path: Path) -> None:
     """Nodes keep their version until they are replaced; what is upgraded serves nobody."""
-    stack = "upgraded-under-load"
-    write(project, stack, "managed-compute-cluster")
-    deploy(project, stack)
-    write(project, stack, "managed-compute-cluster", version="v1.35.2")
-    with loaded(project, stack, tmp_path) as load:
-        upgraded = rehearse(project, stack, STARTUP_S)
-    project.command("rehearse", "down", "--stack", stack)
+    write(project, importing, MANAGED, version="v1.35.2", image=IMPORTED)
+    with loaded(project, importing, tmp_path) as load:
+        upgraded = rehearse(project, importing, STARTUP_S)
+    project.command("rehearse", "down", "--stack", importing)
     assert upgraded.status == 0, upgraded.errors
     print(f"upgrade: {len(load.rows)} requests, {len(load.failures)} failed, gap {load.longest_gap_s:.1f} s")
     assert load.failures == []

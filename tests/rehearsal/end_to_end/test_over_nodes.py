@@ -16,6 +16,7 @@ import pytest
 from llmd_bench.deployment import Parallelism
 from llmd_bench.files import read_rows
 from llmd_tuner.measurements import parallelism_of
+from test_rollouts import Load
 from user_project import TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
@@ -56,6 +57,11 @@ print(json.dumps({"ready": ready, "status": client.get(Both, "pair").get("status
 client.delete(Both, "pair")
 """
 """Makes a DisaggregatedSet, waits until servers of both roles are ready, and tells its status."""
+
+MOST_REFUSED_S = 90
+"""Within this, pods of sets are admitted again after the authority of the webhooks was made anew: what kubelets take to
+bring a changed Secret to a pod's files.
+"""
 
 KNOWN_S = 20
 """Within this, Envoy and the endpoint picker send nothing to the pods of a group any more of which one is gone."""
@@ -145,6 +151,25 @@ def test_the_status_of_a_disaggregatedset_does_not_show_the_state_of_its_servers
     assert rehearsed.status == 0, rehearsed.errors
     told = Inside(project).run(sys.executable, "-c", DISAGGREGATED_SET, str(LIMIT_S), OWN_IMAGE)
     assert json.loads(told.splitlines()[-1]) == {"ready": 2, "status": {}}
+
+
+def test_no_request_fails_while_the_certificates_of_the_controllers_webhooks_are_rotated(
+    project: Project, rehearsed: Ended, tmp_path: Path
+):
+    assert rehearsed.status == 0, rehearsed.errors
+    inside = Inside(project)
+    with inside.load(4, tmp_path / "end") as rows:
+        inside.until_ready(2)
+        told = json.loads(inside.run(sys.executable, str(HERE / "webhook_rotation.py"), OWN_IMAGE))
+        inside.until_ready(2)
+    print(json.dumps(told))
+    load = Load(rows)
+    print(len(load.rows), len(load.failures), round(load.longest_gap_s, 1))
+    assert load.rows
+    assert load.failures == []
+    assert told["server"]["refused"] == 0
+    assert told["server"]["admitted"] > 0
+    assert told["authority"]["refused_for_s"] < MOST_REFUSED_S
 
 
 @dataclass(frozen=True)

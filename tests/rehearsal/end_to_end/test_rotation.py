@@ -1,5 +1,5 @@
-"""Credentials that are rotated while requests flow: a front door's by updates, a Gateway's and a registry's in their
-Secrets, and the passphrase of the engine's state.
+"""Credentials that are rotated while requests flow: a front door's and those of model sources by updates, a front
+door's, a Gateway's and a registry's in their Secrets, and the passphrase of the engine's state.
 """
 
 import json
@@ -18,8 +18,11 @@ import pytest
 from certificates_for_tests import certificate, private_key
 from llmd_rehearsal.front_door import CLIENT
 from llmd_rehearsal.inventory import BEHIND_GATEWAY
+from llmd_rehearsal.model_sources import source_hosts
 from llmd_rehearsal.private_registry import USER, docker_config
 from llmd_rehearsal.programs import locate
+from llmd_rehearsal.source_credentials import FOLDER as SOURCES
+from llmd_rehearsal.source_credentials import TOKEN, URL, ValidCredentials, valid_credentials_file
 from test_losses import tell
 from test_rollouts import loaded
 from user_project import TIME_SCALE, Ended, Project, model
@@ -31,8 +34,26 @@ HOST, GATEWAY_HOST = "front-door.llm-d.svc.cluster.local", "llm.example.com"
 NEXT = "sk-next-Hd5kV9bMq2TzXc7RwLp3"
 UPDATE = ("rehearse", "--time-scale", TIME_SCALE, "--json", "--no-benchmark", "--stack")
 MIRROR = {"prefix": "iad.ocir.io/namespace/mirror", "pullSecret": "ocir"}
+OWN_CERTIFICATE = "own-certificate"
+NODE_DISK = {"kind": "node-disk"}
+PREWARM = "prewarm-gpt-oss-120b"
+COMPLETE = "openai/gpt-oss-120b: complete in"
+DOWNLOAD = Path(__file__).with_name("fresh_download.py")
 MOST_GAP_S = 5.0
 """Time without an answer, also where others use the machine."""
+
+RUNNING = """
+import json
+from lightkube import Client, KubeConfig
+from lightkube.resources.core_v1 import Pod
+running = {}
+for pod in Client(KubeConfig.from_env(), trust_env=False).list(Pod, namespace="llm-d"):
+    if not any(owner.kind == "Job" for owner in pod.metadata.ownerReferences or ()):
+        statuses = [*(pod.status.initContainerStatuses or ()), *(pod.status.containerStatuses or ())]
+        running[pod.metadata.uid] = [status.restartCount for status in statuses]
+print(json.dumps(running))
+"""
+"""Tells the pods that aren't those of Jobs, and how often their containers were restarted."""
 
 REPLACE = """
 import json
@@ -78,7 +99,7 @@ def flowing(project: Project, stack: str, address: str, known: Mapping[str, str]
         finally:
             end.touch()
             rest = process.stdout.read()
-    load.cost = json.loads(rest)
+    load.cost = json.loads(rest.splitlines()[-1])
     print(stack, json.dumps(load.cost))
 
 
@@ -101,7 +122,8 @@ def rotated(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Rotat
         "uncheckedPods": "accepted",
         "cacheIsolation": "client",
     }
-    project.write(STACK, models=[model(topology="agg-tp1-1r")], frontDoor=door)
+    served = [model(topology="agg-tp1-1r")]
+    project.write(STACK, models=served, frontDoor=door, storage={"modelCache": NODE_DISK}, secrets=[TOKEN])
     created = project.rehearse(STACK)
     assert created.status == 0, created.errors
     file = project.folder / ".rehearsal" / STACK / "front-door" / "secrets.json"
@@ -156,6 +178,64 @@ def test_rotating_a_front_doors_credentials_replaces_no_object_and_restarts_no_p
         assert update.document["update"]["changes"]["update"] <= 4  # two Secrets, the component and the stack
 
 
+def inside(project: Project, stack: str, *words: str) -> str:
+    """Run Python inside of the local cluster and return what it prints."""
+    done = project.command("rehearse", "run", "--stack", stack, "--", sys.executable, *words)
+    assert done.status == 0, done.errors
+    return done.output
+
+
+@dataclass(frozen=True)
+class SourceRotation:
+    """The load while a credential of a model source was replaced, the update that did so, the lines that a download
+    printed before and after it, and the pods before and after all, with their containers' restarts.
+    """
+
+    load: Load
+    refused: str
+    update: Ended
+    downloaded: str
+    before: dict[str, list[int]]
+    after: dict[str, list[int]]
+
+    def assert_unnoticed(self) -> None:
+        self.load.assert_nothing_failed()
+        assert self.update.document["update"]["changes"].keys() <= {"same", "read", "update"}
+        assert self.update.document["update"]["changes"]["update"] <= 3  # the Secret, its component and the stack
+        assert self.before == self.after
+
+
+def rotate_source(project: Project, stack: str, known: Mapping[str, str], told: str, folder: Path) -> SourceRotation:
+    """Give a stack another token and another link while requests flow. The old ones are revoked before, so that a
+    download that starts then fails, with the words `told`.
+    """
+    state = project.folder / ".rehearsal" / stack
+    file = state / SOURCES / "secrets.json"
+    token, request = f"hf_{secrets.token_hex(17)}", secrets.token_urlsafe(24)
+    valid = ValidCredentials(tokens=(token,), requests=(request,))
+    with flowing(project, stack, f"https://{HOST}", known, folder) as load:
+        before = json.loads(inside(project, stack, "-c", RUNNING))
+        valid_credentials_file(state).write_text(valid.model_dump_json())
+        refused = inside(project, stack, str(DOWNLOAD), PREWARM, "later", told)
+        file.write_text(json.dumps({**json.loads(file.read_text()), TOKEN: token, URL: source_hosts().link(request)}))
+        update = project.command(*UPDATE, stack)
+        assert update.status == 0, update.errors
+        downloaded = inside(project, stack, str(DOWNLOAD), PREWARM, "later", COMPLETE)
+        after = json.loads(inside(project, stack, "-c", RUNNING))
+    return SourceRotation(load, refused, update, downloaded, before, after)
+
+
+@pytest.mark.usefixtures("rotated")
+def test_a_download_that_a_revoked_hugging_face_token_ended_goes_on_with_the_next_one(project: Project, tmp_path: Path):
+    settings = json.loads((project.folder / ".rehearsal" / STACK / "front-door" / "secrets.json").read_text())
+    chain = settings["frontDoorCertificate"]["chain"]
+    known = {"first": settings["frontDoorKeys"][CLIENT], "trusted": chain, "renewed": chain}
+    rotation = rotate_source(
+        project, STACK, known, "HTTP 401 Unauthorized: the token is missing or not valid", tmp_path
+    )
+    rotation.assert_unnoticed()
+
+
 @pytest.fixture(scope="module")
 def behind(project: Project) -> str:
     """A stack whose Gateway has a certificate; the certificate."""
@@ -172,9 +252,7 @@ def behind(project: Project) -> str:
 def replace(project: Project, stack: str, secret: str, data: Mapping[str, str], folder: Path) -> None:
     file = folder / "data.json"
     file.write_text(json.dumps(data))
-    words = (sys.executable, "-c", REPLACE, secret, str(file))
-    done = project.command("rehearse", "run", "--stack", stack, "--", *words)
-    assert done.status == 0, done.errors
+    inside(project, stack, "-c", REPLACE, secret, str(file))
 
 
 def test_no_request_fails_while_the_certificate_of_a_gateway_is_rotated(project: Project, behind: str, tmp_path: Path):
@@ -187,12 +265,54 @@ def test_no_request_fails_while_the_certificate_of_a_gateway_is_rotated(project:
     load.assert_nothing_failed()
 
 
+def write_pulling(project: Project, **changes: Any) -> None:
+    """Write a stack whose images come from a private registry, whose weights come from a bucket, and whose front door
+    has its certificate from a Secret.
+    """
+    project.write(
+        PULLING,
+        models=[model(topology="agg-tp1-2r")],
+        registryMirror=MIRROR,
+        frontDoor={"host": HOST, "tls": {"kind": "secret", "name": OWN_CERTIFICATE}},
+        storage={"modelCache": NODE_DISK, "prewarm": {"source": "object-storage"}},
+        **changes,
+    )
+
+
 @pytest.fixture(scope="module")
-def pulling(project: Project) -> None:
-    """A stack whose images come from a private registry, by a Secret."""
-    project.write(PULLING, models=[model(topology="agg-tp1-2r")], registryMirror=MIRROR)
+def pulling(project: Project) -> str:
+    """That stack, deployed; the certificate in its Secret."""
+    write_pulling(project)
     created = project.rehearse(PULLING)
     assert created.status == 0, created.errors
+    return (project.folder / ".rehearsal" / PULLING / "front-door" / "chain.pem").read_text()
+
+
+@pytest.fixture(scope="module")
+def replaced(project: Project, pulling: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The certificate that took the place of the first one in its Secret, while requests flowed."""
+    key, folder = private_key(), tmp_path_factory.mktemp("replaced")
+    renewed = certificate(key, HOST).chain
+    known = {"first": "none", "trusted": pulling + renewed, "renewed": renewed}
+    before = json.loads(inside(project, PULLING, "-c", RUNNING))
+    with flowing(project, PULLING, f"https://{HOST}", known, folder) as load:
+        replace(project, PULLING, OWN_CERTIFICATE, {"tls.crt": renewed, "tls.key": key.pem}, folder)
+        load.await_line("changed")
+    load.assert_nothing_failed()
+    assert json.loads(inside(project, PULLING, "-c", RUNNING)) == before
+    return renewed
+
+
+def test_no_request_fails_while_a_front_doors_certificate_is_replaced_in_its_secret(replaced: str):
+    assert replaced
+
+
+def test_a_download_that_a_deleted_link_to_a_bucket_ended_goes_on_with_the_next_link(
+    project: Project, replaced: str, tmp_path: Path
+):
+    known = {"first": "none", "trusted": replaced, "renewed": replaced}
+    rotation = rotate_source(project, PULLING, known, "HTTP 404 Not Found: the link has ended or was deleted", tmp_path)
+    rotation.assert_unnoticed()
 
 
 @pytest.mark.usefixtures("pulling")
@@ -204,8 +324,7 @@ def test_no_request_fails_while_an_image_pull_secret_and_the_image_are_changed(p
         accounts.write_text(json.dumps({USER: [first, second]}))
         replace(project, PULLING, "ocir", {".dockerconfigjson": docker_config("iad.ocir.io", second)}, tmp_path)
         accounts.write_text(json.dumps({USER: [second]}))
-        served = model(topology="agg-tp1-2r")
-        project.write(PULLING, models=[served], registryMirror=MIRROR, release="llm-d-0.10.0")
+        write_pulling(project, release="llm-d-0.10.0")
         updated = project.command(*UPDATE, PULLING)
     assert updated.status == 0, updated.errors
     tell("an image pull secret, then an update to another image", load, began_s)

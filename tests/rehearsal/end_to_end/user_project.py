@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,10 @@ class Project:
 
     folder: Path
 
-    def write(self, stack: str, **changes: Any) -> None:
-        """Write a stack file: one node, one small unit, and what is changed; None leaves a key out."""
+    def write(self, stack: str, *, secrets: Sequence[str] = (), **changes: Any) -> None:
+        """Write a stack file: one node, one small unit, and what is changed; None leaves a key out. `secrets` are keys
+        of secrets that the user has set.
+        """
         config = {
             "cluster": {"mode": "existing", "identifier": stack},
             "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
@@ -61,7 +63,8 @@ class Project:
             "smoke": {"requests": 8, "concurrency": 2},
         }
         expected = {key: value for key, value in {**config, **changes}.items() if value is not None}
-        document = {"config": {"llmd-oke:stack": expected}}
+        hidden = {f"llmd-oke:{key}": {"secure": "v1:of-the-user"} for key in secrets}
+        document = {"config": {"llmd-oke:stack": expected, **hidden}}
         (self.folder / "stacks" / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
 
     def environment(self, *, saves_steps: bool = False) -> dict[str, str]:
