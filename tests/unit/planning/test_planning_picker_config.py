@@ -125,6 +125,8 @@ def test_a_picker_config_without_remote_prefill_is_refused_for_disaggregation():
             with_plugins({"type": "prefix-cache-affinity-filter"}, decode="prefix-cache-affinity-filter"),
             "decode servers that once had a prefix",
         ),
+        (with_plugins({"type": "predicted-latency-producer"}, {"type": "latency-scorer"}), "doesn't deploy"),
+        (with_plugins({"type": "latency-scorer"}, decode="latency-scorer"), "doesn't deploy"),
     ],
 )
 def test_a_picker_config_that_runs_but_routes_wrongly_is_refused_with_a_source(config: dict[str, Any], said: str):
