@@ -23,10 +23,10 @@ NAME = "llmd-oke"
 
 
 def components() -> list[type[pulumi.ComponentResource]]:
-    """Return the classes of all components in the package, from the kit's own registry, since Pulumi would otherwise
+    """Return the classes of all components in the package, from the kit's public names, since Pulumi would otherwise
     host every component class that it finds imported.
     """
-    public = [getattr(llmd_oke, name) for names in llmd_oke.REGISTRY.values() for name in names]
+    public = [getattr(llmd_oke, name) for name in llmd_oke.__all__]
     return [entry for entry in public if isinstance(entry, type) and issubclass(entry, pulumi.ComponentResource)]
 
 
