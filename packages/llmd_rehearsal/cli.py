@@ -1,7 +1,6 @@
 """Command line `llmd-oke rehearse`, and the implementation of the kit's commands for rehearsed stacks."""
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -308,7 +307,7 @@ def rehearse(
     report = latest if latest.exists() and latest.lstat().st_mtime >= started_s else None
     if as_json:
         found = [dataclasses.asdict(check) for check in checks]
-        typer.echo(json.dumps({**output.rehearsal_document(prepared, update, report), "vllm": found}, indent=2))
+        console.show_json({**output.rehearsal_document(prepared, update, report), "vllm": found})
     else:
         table = Table.grid(padding=(0, 2))
         for name, text in output.facts(prepared, update["placeholders"], report):
@@ -362,7 +361,7 @@ def status(project: options.Project = options.HERE, as_json: options.Json = Fals
     stacks = sorted(path.parent.name for path in (project / rehearsal.FOLDER).glob("*/cluster.json"))
     phases = {name: rehearsal.phase(project, name) for name in stacks}
     if as_json:
-        typer.echo(json.dumps(phases, indent=2))
+        console.show_json(phases)
         return
     for name, phase in phases.items():
         again = [
@@ -444,7 +443,7 @@ def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprot
         end = command_line(project, f"down --stack {stack}")
         progress.step(f"the rehearsal of {stack} is up since; to end it: {end}")
     if as_json:
-        typer.echo(json.dumps({**done, **output.releases_document(prepared.inventory.release)}, indent=2))
+        console.show_json({**done, **output.releases_document(prepared.inventory.release)})
 
 
 def _tell_release(prepared: Prepared, progress: Progress) -> None:

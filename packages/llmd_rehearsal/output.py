@@ -83,7 +83,7 @@ def show_programs(programs: Iterable[LocalProgram]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        console.output().print(line.rstrip(), markup=False, soft_wrap=True)
+        console.show_line(line.rstrip())
 
 
 def substitution_text(choice: ReleaseChoice) -> str | None:

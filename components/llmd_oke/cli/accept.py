@@ -1,6 +1,5 @@
 """`llmd-oke accept`: another acceptance test of GPU nodes, after the one before they served for the first time."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,13 +37,12 @@ def accept(
     from llmd_oke.operations import acceptance  # noqa: PLC0415 - loads Pulumi, --help does without
 
     plan = planning.plan_stack_file(project, stack)
-    errors = console.errors()
-    errors.print(f"[magenta]{NOT_TRIED}[/]", soft_wrap=True)
+    console.errors().print(f"[magenta]{NOT_TRIED}[/]", soft_wrap=True)
     for accepted in plan.acceptance:
-        errors.print(f"acceptance {accepted.cost_sentence}", markup=False, soft_wrap=True)
+        console.tell(f"acceptance {accepted.cost_sentence}")
     results = acceptance.accept(plan, node or [], console.progress())
     if as_json:
-        typer.echo(json.dumps({"pools": [asdict(result) for result in results]}, indent=2))
+        console.show_json({"pools": [asdict(result) for result in results]})
     else:
         for result in results:
             _show(result)

@@ -95,12 +95,10 @@ def _servers(servers: ServersOptions, guide: GuideDeployment | None, shape: str,
 
 def _show(made: TerraformCluster, written: FirstStack, guide: GuideDeployment | None) -> None:
     """Print what stays Terraform's and, with a guide's deployment, the steps of the change-over."""
-    output = console.output()
     others = f"; not used: {', '.join(made.others)}" if made.others else ""
-    output.print(f"stays Terraform's: cluster {made.name}, network and pools{others}", markup=False, soft_wrap=True)
+    console.show_line(f"stays Terraform's: cluster {made.name}, network and pools{others}")
     if not made.control_plane_cidrs:
-        text = "cluster.controlPlaneCidrs is open: the state doesn't have the API endpoint's subnet"
-        output.print(text, markup=False, soft_wrap=True)
+        console.show_line("cluster.controlPlaneCidrs is open: the state doesn't have the API endpoint's subnet")
     if guide is None or written.adopted is None:
         return
     known = catalogue.shape(written.shape)
@@ -110,4 +108,4 @@ def _show(made: TerraformCluster, written: FirstStack, guide: GuideDeployment | 
         role["replicas"] * role["tensorParallelSize"] * role.get("dataParallelSize", 1) for role in roles
     )
     for number, step in enumerate(guide.steps(written.name, free, wanted), 1):
-        output.print(f"{number}. {step}", markup=False, soft_wrap=True)
+        console.show_line(f"{number}. {step}")

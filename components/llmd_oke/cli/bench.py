@@ -440,7 +440,7 @@ def run_here(target: BenchTarget, load: LoadFlags, clock: ClockOptions, processe
     if output.as_json:
         summaries = [bench_view.summary(result) for result in results]
         dumped = [row.model_dump(mode="json", exclude_defaults=True) for row in rows]
-        typer.echo(json.dumps({"basis": basis, "stages": summaries, "rows": dumped}, indent=2))
+        console.show_json({"basis": basis, "stages": summaries, "rows": dumped})
     else:
         console.output().print(FittingTable(bench_view.table(results, basis)))
     if rows_file and rows:
@@ -460,7 +460,7 @@ def _show_files(
         console.errors().print("[magenta]note[/] no rows were written: give --gpu and --gpus", soft_wrap=True)
     for name, path in (("requests", requests_file), ("rows", rows_file if rows else None)):
         if path:
-            console.errors().print(f"{name}  {path}", soft_wrap=True, markup=False)
+            console.tell(f"{name}  {path}")
 
 
 def _exit(results: Sequence[StageResult], *, failed: bool) -> None:
@@ -535,7 +535,7 @@ def run_in_pods(
     console.output().print(FittingTable(_pods_table(rows)))
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         console.output().print(f"note: {note}", markup=False)
-    console.output().print(f"report  {folder}", soft_wrap=True)
+    console.show_line(f"report  {folder}")
     bench_view.show_unmeasured(result.unmeasured)
     if result.interrupted:
         raise typer.Exit(console.INTERRUPTED)

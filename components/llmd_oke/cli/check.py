@@ -1,6 +1,5 @@
 """`llmd-oke check` and `schema`: the problems of a stack file or its plan, and the JSON Schema for editors."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,7 +81,7 @@ def _plan(project: Path, stack: str) -> Plan:
 
 
 def _print(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=2, default=str))
+    console.show_json(document)
 
 
 def schema(project: options.Project = options.HERE) -> None:
@@ -96,7 +95,7 @@ def schema(project: options.Project = options.HERE) -> None:
         ("StackConfig", "release"): RELEASES.folder,
     }
     suggested = {place: names(folder) for place, folder in folders.items() if project_names(folder)}
-    typer.echo(json.dumps(stack_file_schema(suggested), indent=2))
+    console.show_json(stack_file_schema(suggested))
 
 
 def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:

@@ -51,7 +51,7 @@ def show(
     found = (key_values.effective_values if effective else key_values.written_values)(project, stack)
     if as_json:
         values = [document("path value origin source line", item) for item in found]
-        typer.echo(json.dumps({"stack": stack, "values": values}, indent=2, default=str))
+        console.show_json({"stack": stack, "values": values})
         return
     table = Table(box=None, pad_edge=False, show_edge=False)
     for heading in ("key", "value", "from"):

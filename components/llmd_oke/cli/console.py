@@ -77,6 +77,21 @@ def errors() -> Console:
     return _console(stderr=True)
 
 
+def show_line(text: str) -> None:
+    """Show a line of a command's result on standard output as it is, without markup or line breaks of Rich."""
+    output().print(text, markup=False, soft_wrap=True)
+
+
+def show_json(document: object) -> None:
+    """Show a command's result as JSON on standard output, with the text of values that JSON can't represent."""
+    typer.echo(json.dumps(document, indent=2, default=str))
+
+
+def tell(text: str) -> None:
+    """Show a line beside a command's result on standard error as it is, without markup or line breaks of Rich."""
+    errors().print(text, markup=False, soft_wrap=True)
+
+
 _MARGIN = 13
 """Columns before the texts of a problem."""
 
@@ -162,7 +177,7 @@ def remember_json(as_json: bool) -> bool:
 def print_json_error(error: KitError) -> None:
     """Print an error of the kit as JSON, if the command has --json."""
     if _AS_JSON.get():
-        typer.echo(json.dumps(error_document(error), indent=2, default=str))
+        show_json(error_document(error))
 
 
 def error_document(error: KitError) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`llmd-oke diagram`: the plan of a stack as a picture."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +43,6 @@ def diagram(
     write_whole(file, svg)
     if as_json:
         about = {"stack": stack, "file": str(file), "nodes": len(plan.nodes_at_first), "gpus": plan.gpus}
-        typer.echo(json.dumps(about, indent=2))
+        console.show_json(about)
     else:
         console.output().print(f"[green]drawn[/] {escape(str(file))}", soft_wrap=True)

@@ -3,7 +3,6 @@
 Modules that load Pulumi are imported where they are needed, since `--help` and archives don't need them.
 """
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,7 +83,7 @@ def doctor(
         console.show_error(error)
         raise typer.Exit(UNSEEN) from error
     if as_json:
-        typer.echo(json.dumps(diagnosis_document(diagnosis), indent=2))
+        console.show_json(diagnosis_document(diagnosis))
     else:
         _show(diagnosis)
     raise typer.Exit(exit_code(diagnosis))

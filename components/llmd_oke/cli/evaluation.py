@@ -1,6 +1,5 @@
 """`llmd-oke eval`: questions with known answers, by which the answers of a deployment are judged."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,7 +95,7 @@ def evaluate(
         judgement = judge(result, least, baseline)
         outcomes.append(EvaluationOutcome(result, judgement, evals.store_result(result, folder, stack, model.name)))
     if as_json:
-        typer.echo(json.dumps([_document(outcome) for outcome in outcomes], indent=2))
+        console.show_json([_document(outcome) for outcome in outcomes])
     for outcome in outcomes if not as_json else ():
         _show(outcome)
     write_passports(stack, plan, folder)
@@ -131,7 +130,7 @@ def _show(outcome: EvaluationOutcome) -> None:
         table.add_row("baseline", f"{judgement.baseline_score:.1%}; {change}")
     console.output().print(Text.assemble((f"{result.model} {result.topology}", "bold"), f" {result.evaluation}"))
     console.output().print(table)
-    console.output().print(f"result   {outcome.file}", soft_wrap=True)
+    console.show_line(f"result   {outcome.file}")
     for example in result.examples if not judgement.passed else ():
         console.output().print(f"  wrong: {example}", markup=False)
     for failure in judgement.failures:

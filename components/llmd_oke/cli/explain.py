@@ -73,7 +73,7 @@ def explain(
 
 
 def _print(document_: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document_, indent=2, default=str))
+    console.show_json(document_)
 
 
 def _field_document(found: "FieldExplanation") -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _key_document(known: "KeyExplanation") -> dict[str, Any]:
 
 
 def _show_field(found: "FieldExplanation") -> None:
-    console.output().print(escape(str(found.field)), soft_wrap=True)
+    console.show_line(str(found.field))
     rows = [("value", escape(_short(found.value)))]
     rows += [("key", f"{_key(probe.key)}") for probe in found.origins]
     if not found.origins:

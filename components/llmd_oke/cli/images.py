@@ -46,7 +46,7 @@ def list_images(stack: options.Stack, project: options.Project = options.HERE, a
     images = images_of(plan)
     if as_json:
         listed = [{**as_plain(used), "pulled": plan.pulled(used.image).pinned} for used in images]
-        typer.echo(json.dumps({"stack": stack, "images": listed}, indent=2))
+        console.show_json({"stack": stack, "images": listed})
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("image", "digest", "runs as", "digest from"):
@@ -95,11 +95,11 @@ def copy_list(
     wanted, left_out = copies(plan, destination), list(not_mirrored(plan))
     if as_json:
         document = {"stack": stack, "prefix": destination.prefix, "copies": [as_copy(copy) for copy in wanted]}
-        typer.echo(json.dumps({**document, "not_mirrored": left_out}, indent=2))
+        console.show_json({**document, "not_mirrored": left_out})
         return
     typer.echo(copy_text(wanted, destination.prefix, form))
     for text in left_out:
-        _complain(text)
+        console.tell(text)
 
 
 @app.command("sbom")
@@ -151,11 +151,11 @@ def update(
 
     path, before, new = registry_news(project, console.progress(), take_moved=moved)
     changes = difference(before, new.text, str(path))
-    console.output().print(changes or "nothing changes", markup=False, soft_wrap=True)
+    console.show_line(changes or "nothing changes")
     for reference, (known, now) in new.moved.items():
-        _complain(f"{reference} is {now} now, and was {known}: take it with --moved if that is meant to be")
+        console.tell(f"{reference} is {now} now, and was {known}: take it with --moved if that is meant to be")
     for reference, reason in new.unanswered.items():
-        _complain(f"{reference}: {reason}")
+        console.tell(f"{reference}: {reason}")
     if changes and not (dry_run or check):
         write_whole(path, new.text)
     if new.moved or new.unanswered or (check and changes):
@@ -173,7 +173,3 @@ def as_plain(used: UsedImage) -> dict[str, Any]:
         digest_source=known.source if known else None,
         no_digest_because=known.reason if known else None,
     )
-
-
-def _complain(text: str) -> None:
-    console.errors().print(text, markup=False, soft_wrap=True)

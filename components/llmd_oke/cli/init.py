@@ -1,6 +1,5 @@
 """`llmd-oke init`: a first stack file from a few questions or options, checked before it is written."""
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -66,7 +65,7 @@ def write(answers: FirstAnswers, access: OciAccess, project: Path, *, force: boo
     write_whole(file, written.text)
     if as_json:
         about = {"stack": written.stack.name, "ok": True, "file": str(file), "assumed": written.stack.assumptions}
-        typer.echo(json.dumps({**about, "chosen_by": written.stack.forecast, **plan_document(written.plan)}, indent=2))
+        console.show_json({**about, "chosen_by": written.stack.forecast, **plan_document(written.plan)})
     else:
         _show(file, written, access)
     return written.stack

@@ -1,6 +1,5 @@
 """`llmd-oke migrate`: a stack file with current keys in place of deprecated ones."""
 
-import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -72,20 +71,20 @@ def migrate(
         if not as_json:
             raise
         problems = [problem_document(problem) for problem in refused.problems]
-        typer.echo(json.dumps(_document(path, None, problems, written=False), indent=2))
+        console.show_json(_document(path, None, problems, written=False))
         raise typer.Exit(1) from refused
     written = write and found.after != found.before
     if written:
         yaml_files.write_whole(path, found.after)
     if as_json:
-        typer.echo(json.dumps(_document(path, found, [], written=written), indent=2))
+        console.show_json(_document(path, found, [], written=written))
         return
     if found.difference:
         typer.echo(found.difference)
     for item in found.replaced:
         console.errors().print(f"[magenta]{escape(item.path)}[/] becomes {escape(item.replacement)}", soft_wrap=True)
     ended = "has no deprecated keys" if not found.replaced else "is written" if written else "is not written: --write"
-    console.errors().print(f"{escape(str(path))} {ended}", soft_wrap=True)
+    console.tell(f"{path} {ended}")
 
 
 def migration(path: Path) -> Migration:

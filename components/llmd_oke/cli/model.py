@@ -93,7 +93,7 @@ def add(
             raise KitError(f"{path} is there already.", "--force replaces it, --name gives the entry another name.")
         write_whole(path, entry.text)
     if as_json:
-        typer.echo(json.dumps(_as_plain(entry, path if write else None), indent=2))
+        console.show_json(_as_plain(entry, path if write else None))
         return
     if not write:
         typer.echo(entry.text, nl=False)
@@ -118,7 +118,7 @@ def recipes(checkout: Checkout, project: options.Project = options.HERE, as_json
         console.errors().print("reading recipes, some seconds", markup=False)
     news = recipe_news(checkout, [known for name in model_names() if (known := model(name))])
     if as_json:
-        typer.echo(json.dumps(asdict(news), indent=2, default=str))
+        console.show_json(asdict(news))
         return
     out = console.output()
     for change in news.differences:
@@ -132,7 +132,7 @@ def recipes(checkout: Checkout, project: options.Project = options.HERE, as_json
     }
     for what, found in lists.items():
         if found:
-            out.print(f"{what}: {', '.join(found)}", markup=False, soft_wrap=True)
+            console.show_line(f"{what}: {', '.join(found)}")
 
 
 def _said(value: object) -> str:

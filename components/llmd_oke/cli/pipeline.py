@@ -102,7 +102,7 @@ def changes(
     found = changes_since(project, base, console.progress(), output.resolve())
     write_record(output / CHANGES_FILE, found)
     if as_json:
-        typer.echo(json.dumps({**found.model_dump(mode="json"), "touched": found.touched}, indent=2))
+        console.show_json({**found.model_dump(mode="json"), "touched": found.touched})
     else:
         _write(comments.comment(comments.Reports(found, {}, {}), comments.LIMITS["gitlab"]), None)
     if any(item.after is not None and not item.after.deployable for item in found.changes):
@@ -263,7 +263,7 @@ def comment(
     text = comments.comment(all_reports, comments.LIMITS[system])
     output.parent.mkdir(parents=True, exist_ok=True)
     write_whole(output, text)
-    console.errors().print(f"comment  {output}, {len(text.encode()):,} bytes", markup=False, soft_wrap=True)
+    console.tell(f"comment  {output}, {len(text.encode()):,} bytes")
 
 
 @app.command()
@@ -449,7 +449,7 @@ def state(
         with _signed_in(oci=False):
             public = without_secrets(pulumi_cli(project, stack, aside=True).export_with_secrets())
     except NoStackError as error:
-        console.errors().print(f"no state: {error.message}", markup=False, soft_wrap=True)
+        console.tell(f"no state: {error.message}")
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(public))
@@ -511,15 +511,13 @@ def limit(
     known = pipeline_limits()
     most = known.own_job_minutes if own_runner else known.hosted_job_minutes
     for line in needed.lines():
-        console.errors().print(line, markup=False, soft_wrap=True)
+        console.tell(line)
     minutes = needed.minutes * (2 if with_rollback else 1)
     twice = ", and one back as long" if with_rollback else ""
-    text = f"An update of {stack} may take {needed.minutes} minutes{twice}."
-    console.errors().print(text, markup=False, soft_wrap=True)
+    console.tell(f"An update of {stack} may take {needed.minutes} minutes{twice}.")
     if minutes > most:
         longer = "" if own_runner else f", on a runner of one's own (LLMD_OKE_RUNNER) after {known.own_job_minutes}"
-        text = f"GitHub ends the job after {most}{longer}; the next one goes on where it ended."
-        console.errors().print(text, markup=False, soft_wrap=True)
+        console.tell(f"GitHub ends the job after {most}{longer}; the next one goes on where it ended.")
     typer.echo(min(minutes, most))
 
 
@@ -548,7 +546,7 @@ def _write(markdown: str, summary: Path | None) -> None:
         return
     summary.parent.mkdir(parents=True, exist_ok=True)
     summary.write_text(markdown)
-    console.errors().print(f"summary  {summary}", markup=False, soft_wrap=True)
+    console.tell(f"summary  {summary}")
 
 
 def _require_stack_file(project: Path, stack: str) -> None:

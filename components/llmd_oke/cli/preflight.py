@@ -2,7 +2,6 @@
 their images.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def preflight(
 def print_findings(stack: str, findings: Sequence[Finding], *, as_json: bool) -> None:
     """Print the findings of checks of a stack's prerequisites, as text or as JSON."""
     if as_json:
-        typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
+        console.show_json({"stack": stack, "findings": [finding.as_json() for finding in findings]})
         return
     for finding in findings:
         colour, where = _COLOURS[finding.verdict], f"[bold]{escape(finding.path)}[/]"

@@ -107,7 +107,7 @@ class Answers:
 
     def _ask(self, question: Question, default: str | None, offered: Sequence[Offer]) -> str:
         for number, offer in enumerate(offered, 1):
-            console.errors().print(f"  {number}  {offer.label}  {offer.value}", markup=False, soft_wrap=True)
+            console.tell(f"  {number}  {offer.label}  {offer.value}")
         while True:
             hint = f" ({question.option})" if default is not None else f" ({question.option}, needed)"
             text = str(typer.prompt(question.text + hint, default=default, err=True)).strip()

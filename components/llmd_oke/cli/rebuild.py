@@ -50,7 +50,7 @@ def rebuild(
     pulumi = pulumi_cli(project, stack, aside=as_json)
     losses = _find_losses(pulumi, plan)
     for line in losses.lines():
-        (console.errors if as_json else console.output)().print(line, markup=False, soft_wrap=True)
+        (console.tell if as_json else console.show_line)(line)
     result: dict[str, Any] = {"stack": stack, "losses": list(losses.lines())}
     if losses:
         state.confirm("Rebuild it?", yes=yes, as_json=as_json)
@@ -60,8 +60,9 @@ def rebuild(
         if not as_json:
             updating.up(stack, project, yes=True, through_tunnel=through_tunnel)
             _show_minutes(began_s)
-            text = f"Load balancers and volumes that the lost cluster left: llmd-oke recover --stack {stack}"
-            console.output().print(text, markup=False, soft_wrap=True)
+            console.show_line(
+                f"Load balancers and volumes that the lost cluster left: llmd-oke recover --stack {stack}"
+            )
             return
         printed = StringIO()
         with redirect_stdout(printed), suppress(typer.Exit):  # the document says too whether it failed
@@ -70,9 +71,9 @@ def rebuild(
         result |= {"archive": str(saved), "update": update, "minutes": _minutes(began_s)}
     elif not as_json:
         text = "OCI has everything that the stack's state has: nothing is to be rebuilt. A rebuild that was interrupted"
-        console.output().print(f"{text} goes on by llmd-oke up --stack {stack}.", markup=False, soft_wrap=True)
+        console.show_line(f"{text} goes on by llmd-oke up --stack {stack}.")
         return
-    typer.echo(json.dumps(result, indent=2))
+    console.show_json(result)
     raise typer.Exit(int("error" in result.get("update", {})))
 
 
@@ -98,7 +99,7 @@ def _rebuild_rehearsed(project: Path, stack: str) -> None:
         ChildExit: the rehearsal failed.
     """
     for line in rehearsals().forget_losses(project, stack, console.progress()):
-        console.output().print(line, markup=False, soft_wrap=True)
+        console.show_line(line)
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
     status, _, _ = run_to_end(lambda: subprocess.Popen(argv, text=True))
     if status:

@@ -2,7 +2,6 @@
 or by a killed engine.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -53,10 +52,10 @@ def drift(
     """
     changes = changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
     if as_json:
-        typer.echo(json.dumps({"stack": stack, "drift": [asdict(change) for change in changes]}, indent=2))
+        console.show_json({"stack": stack, "drift": [asdict(change) for change in changes]})
         raise typer.Exit(DRIFTED if changes else 0)
     for change in changes:
-        console.output().print(str(change), markup=False, soft_wrap=True)
+        console.show_line(str(change))
     if not changes:
         console.output().print("Nothing was changed by hand.")
     raise typer.Exit(DRIFTED if changes else 0)
@@ -107,9 +106,7 @@ def recover(
     result = recovery.look(state, recovery.in_oci(client), choices) if settled is None else settled
     left = _orphans(f"{project_name(project)}/{stack.rsplit('/', 1)[-1]}", config, client, state, result)
     if as_json:
-        typer.echo(
-            json.dumps({"pending": list(result.lines()), "orphans": [asdict(orphan) for orphan in left]}, indent=2)
-        )
+        console.show_json({"pending": list(result.lines()), "orphans": [asdict(orphan) for orphan in left]})
     else:
         _show(result, left, stack, settled=yes)
     raise typer.Exit(int(bool(left) or (bool(result) and not yes)))
@@ -141,14 +138,13 @@ def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State
 
 
 def _show(result: Recovery, left: Sequence[Orphan], stack: str, *, settled: bool) -> None:
-    output = console.output()
     for line in result.lines():
-        output.print(f"{'settled' if settled else 'pending'}  {line}", markup=False, soft_wrap=True)
+        console.show_line(f"{'settled' if settled else 'pending'}  {line}")
     for orphan in left:
         kind, cost = orphan.type.rsplit(":", 1)[-1], ", which costs money" if orphan.costs else ""
-        output.print(f"orphan   {kind} {orphan.name}{cost}: {orphan.identifier}", markup=False, soft_wrap=True)
-        output.print(f"         {orphan.delete}", markup=False, soft_wrap=True)
+        console.show_line(f"orphan   {kind} {orphan.name}{cost}: {orphan.identifier}")
+        console.show_line(f"         {orphan.delete}")
     if not result and not left:
-        output.print("Nothing is pending, and nothing carries the stack's tag that its state doesn't know.")
+        console.show_line("Nothing is pending, and nothing carries the stack's tag that its state doesn't know.")
     elif result and not settled:
-        output.print(f"Nothing was changed. To settle it: llmd-oke recover --stack {stack} --yes", markup=False)
+        console.show_line(f"Nothing was changed. To settle it: llmd-oke recover --stack {stack} --yes")

@@ -1,6 +1,5 @@
 """`llmd-oke render`: a stack's Kubernetes objects as YAML files, for GitOps."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,7 +57,7 @@ def render(
         replaced = manifests.changed_pools(Path(output), rendered)
         changes = manifests.write_folder(Path(output), manifests.files(rendered, argo_cd=argo_cd))
     if as_json:
-        typer.echo(json.dumps(_document(rendered, output, changes, replaced, argo_cd=argo_cd), indent=2))
+        console.show_json(_document(rendered, output, changes, replaced, argo_cd=argo_cd))
         return
     _show(rendered, output, changes, replaced, argo_cd=argo_cd)
 
@@ -119,4 +118,4 @@ def _show(
         if item["replaced_now"] or item["way"] in {"outage", "one by one"}
     ]
     for line in lines:
-        console.errors().print(line, markup=False, soft_wrap=True)
+        console.tell(line)

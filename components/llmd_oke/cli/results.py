@@ -1,6 +1,5 @@
 """`llmd-oke compare`, `llmd-oke history`: stored results, of one stack over time or of two runs."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -84,11 +83,11 @@ def compare(
     _write(compared, loaded, html, markdown)
     if as_json:
         document = {**comparison.summarize(compared), "breaches": [str(breach) for breach in breaches]}
-        typer.echo(json.dumps(document, indent=2))
+        console.show_json(document)
     else:
         out = console.output()
         for letter, side in (("A", compared.a), ("B", compared.b)):
-            out.print(f"{letter}  {side.name} ({' and '.join(side.bases)})", markup=False, soft_wrap=True)
+            console.show_line(f"{letter}  {side.name} ({' and '.join(side.bases)})")
         for load in compared.loads:
             out.print(FittingTable(_table(load)))
         for note in compared.notes:
@@ -208,7 +207,7 @@ def _print(items: Sequence[StoredRun], *, as_json: bool) -> None:
             {"run": run.name, "kind": run.kind, "rows": [row.model_dump(mode="json") for row in run.rows]}
             for run in items
         ]
-        typer.echo(json.dumps(documents, indent=2))
+        console.show_json(documents)
         return
     rows = [(run, row) for run in items for row in run.rows]
     show_rejected([rejected for run in items for rejected in run.found.rejected])

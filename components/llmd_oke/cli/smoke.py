@@ -3,7 +3,6 @@
 Modules that load Pulumi are imported where they are needed, since `--help` and `bench` don't need them.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ def smoke(
         return
     outcomes = _fetched(stack, plan, folder) if fetch else _measured(stack, plan, how, folder)
     if as_json:
-        typer.echo(json.dumps({"stack": stack, "models": [outcome.summary for outcome in outcomes]}, indent=2))
+        console.show_json({"stack": stack, "models": [outcome.summary for outcome in outcomes]})
     _show(outcomes, tables=not as_json)
     write_passports(stack, plan, folder)
     if not all(outcome.passed for outcome in outcomes):
@@ -123,7 +122,7 @@ def _show_tables(outcomes: Sequence["SmokeOutcome"]) -> None:
     for outcome in outcomes:
         console.output().print(outcome.table)
         if outcome.report:
-            console.output().print(f"report  {outcome.report}", soft_wrap=True)
+            console.show_line(f"report  {outcome.report}")
 
 
 def _show(outcomes: Sequence["SmokeOutcome"], *, tables: bool) -> None:
@@ -195,7 +194,7 @@ def passport(
         return
     for path in files:
         console.output().print(Markdown(path.read_text(encoding="utf-8")))
-        console.output().print(f"passport  {path}", soft_wrap=True)
+        console.show_line(f"passport  {path}")
 
 
 def write_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
@@ -207,8 +206,8 @@ def write_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
     try:
         files = issue_passports(stack, plan, reports)
     except KitError as error:
-        console.errors().print(f"no passport: {error.message}", markup=False)
+        console.tell(f"no passport: {error.message}")
         return []
     for path in files:
-        console.errors().print(f"passport  {path}", soft_wrap=True)
+        console.tell(f"passport  {path}")
     return files

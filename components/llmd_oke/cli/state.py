@@ -1,6 +1,5 @@
 """`llmd-oke state`: backups of a stack's state, their restoration, and moves to another backend."""
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -74,7 +73,7 @@ def check(
         pulumi_cli(project, stack, aside=True), archive, overwrite=True, with_stack_file=True
     )
     if as_json:
-        typer.echo(json.dumps({**_document(archive.manifest, file), **_difference(judged)}, indent=2))
+        console.show_json({**_document(archive.manifest, file), **_difference(judged)})
     else:
         _show(archive.manifest, file, as_json=False)
         _show_difference(judged)
@@ -112,12 +111,10 @@ def restore(
             console.progress().step(f"the state that was there: {saved}")
         states.restore(pulumi, judged, None if as_json else terminal())
     if as_json:
-        typer.echo(json.dumps({**_document(archive.manifest, file), **_difference(judged), "saved": str(saved or "")}))
+        console.show_json({**_document(archive.manifest, file), **_difference(judged), "saved": str(saved or "")})
     elif judged.needed:
-        text = f"restored {archive.manifest.resources} resources, as of {archive.manifest.written}"
-        console.output().print(text, markup=False, soft_wrap=True)
-        advice = f"What OCI and the cluster have by now: llmd-oke drift --stack {stack}"
-        console.output().print(advice, markup=False, soft_wrap=True)
+        console.show_line(f"restored {archive.manifest.resources} resources, as of {archive.manifest.written}")
+        console.show_line(f"What OCI and the cluster have by now: llmd-oke drift --stack {stack}")
 
 
 @app.command()
@@ -153,13 +150,13 @@ def move(
     packed, saved = save(pulumi, archive)
     states.move(pulumi, wanted, console.progress(), None if as_json else terminal())
     if as_json:
-        typer.echo(json.dumps({**_document(packed.manifest, saved), "backend": to}, indent=2))
+        console.show_json({**_document(packed.manifest, saved), "backend": to})
         return
-    console.output().print(f"moved    {packed.manifest.resources} resources to {to}", markup=False, soft_wrap=True)
-    console.output().print(f"archive  {saved}", markup=False, soft_wrap=True)
-    console.output().print(f"From now on: pulumi login {to}", markup=False, soft_wrap=True)
+    console.show_line(f"moved    {packed.manifest.resources} resources to {to}")
+    console.show_line(f"archive  {saved}")
+    console.show_line(f"From now on: pulumi login {to}")
     if new_passphrase_file:
-        console.output().print(f"Its passphrase is that of {new_passphrase_file}.", markup=False, soft_wrap=True)
+        console.show_line(f"Its passphrase is that of {new_passphrase_file}.")
 
 
 def save(pulumi: PulumiCli, file: Path | None = None, folder: Path = Path()) -> tuple[StateArchive, Path]:
@@ -203,7 +200,7 @@ def _document(manifest: Manifest, file: Path) -> dict[str, object]:
 
 def _show(manifest: Manifest, file: Path, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(_document(manifest, file), indent=2))
+        console.show_json(_document(manifest, file))
         return
     rows = {
         "archive": str(file),
@@ -213,9 +210,9 @@ def _show(manifest: Manifest, file: Path, *, as_json: bool) -> None:
         "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
     }
     for name, text in rows.items():
-        console.output().print(f"{name:<10} {text}", markup=False, soft_wrap=True)
+        console.show_line(f"{name:<10} {text}")
     for pending in manifest.pending:
-        console.output().print(f"{'pending':<10} {pending}", markup=False, soft_wrap=True)
+        console.show_line(f"{'pending':<10} {pending}")
 
 
 def _difference(judged: Restoration) -> dict[str, object]:
@@ -228,17 +225,16 @@ def _difference(judged: Restoration) -> dict[str, object]:
 
 
 def _show_difference(judged: Restoration) -> None:
-    output = console.output()
     if judged.present is None:
-        output.print("The backend has no such stack.", markup=False)
+        console.show_line("The backend has no such stack.")
     elif not judged.difference:
-        output.print("The backend has the same state.", markup=False)
+        console.show_line("The backend has the same state.")
     elif judged.difference.newer:
-        output.print("The backend's state is newer than the archive's.", markup=False)
+        console.show_line("The backend's state is newer than the archive's.")
     if judged.present is not None:
         for line in judged.difference.lines():
-            output.print(line, markup=False, soft_wrap=True)
+            console.show_line(line)
     for pending in judged.lost:
-        output.print(f"unfinished, and not restored: {pending}", markup=False, soft_wrap=True)
+        console.show_line(f"unfinished, and not restored: {pending}")
     if judged.lost:
-        output.print("`llmd-oke recover` lists what such operations left in OCI.", markup=False, soft_wrap=True)
+        console.show_line("`llmd-oke recover` lists what such operations left in OCI.")

@@ -3,7 +3,6 @@
 Modules that load Pulumi are imported where they are needed, since `--help` doesn't need them.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
@@ -170,4 +169,4 @@ def _show(status: "StackStatus") -> None:
 def _show_json(status: "StackStatus") -> None:
     from llmd_oke.cli.status_view import status_document  # noqa: PLC0415
 
-    typer.echo(json.dumps(status_document(status), indent=2))
+    console.show_json(status_document(status))

@@ -1,6 +1,5 @@
 """`llmd-oke support`: one archive with the state of a stack, to be sent to people who help with a fault."""
 
-import json
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -111,11 +110,9 @@ def add_status(archive: "Archive", stack: str, plan: Plan, how: RunContext, url:
 
 def _tell(archive: "Archive", file: Path, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(
-            json.dumps({"file": str(file), "files": sorted(archive.files), "missing": archive.missing}, indent=2)
-        )
+        console.show_json({"file": str(file), "files": sorted(archive.files), "missing": archive.missing})
         return
-    console.output().print(f"support  {file}", markup=False, soft_wrap=True)
+    console.show_line(f"support  {file}")
     for path, why in sorted(archive.missing.items()):
         console.output().print(f"missing  {path}: {why}", markup=False)
     console.output().print(

@@ -1,6 +1,5 @@
 """`llmd-oke up` and `llmd-oke destroy`: updates by the real Pulumi CLI, after a check of the preview."""
 
-import json
 import sys
 import time
 from dataclasses import dataclass
@@ -98,7 +97,7 @@ def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, offers: _Offer
     for pool in pools:
         cost = f"{pool.name}: its nodes are not ready to serve, and its {pool.size} nodes cost"
         text = f"{cost} {pool.price_usd_per_hour:,.0f} US dollars an hour (list price) as long as they stay"
-        console.errors().print(text, markup=False, soft_wrap=True)
+        console.tell(text)
         asked = offers.asks and sys.stdin.isatty()
         if offers.scales or (asked and typer.confirm(f"Scale {pool.name} to zero now?")):
             try:
@@ -107,7 +106,7 @@ def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, offers: _Offer
             except KitError as error:  # the update's own failure is what the command ends with
                 console.show_error(error)
         commands.append(f"llmd-oke nodes scale {pool.name} 0 --stack {pulumi.stack}")
-        console.errors().print(f"to give them back: {commands[-1]}", markup=False, soft_wrap=True)
+        console.tell(f"to give them back: {commands[-1]}")
     return f"Standard error says why. To stop paying for nodes meanwhile: {'; '.join(commands)}" if commands else ""
 
 
@@ -155,7 +154,7 @@ def destroy(
 def _end(status: int, error: KitError | None, account: "_Account | None", benchmark: UpdateBenchmark) -> None:
     """Print the result with --json, and end with the exit code of the operation."""
     if account:
-        typer.echo(json.dumps(account.document(benchmark, error), indent=2))
+        console.show_json(account.document(benchmark, error))
     if error:
         raise typer.Exit(status or 1)
 

@@ -1,6 +1,5 @@
 """`llmd-oke experiment`: a list of topologies, deployed one after the other and benchmarked."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -159,7 +158,7 @@ def report(
     folder = runs.latest(project, stack, recipe)
     rows = comparison.write(folder)
     if as_json:
-        typer.echo(json.dumps([row.model_dump(mode="json", exclude_defaults=True) for row in rows], indent=2))
+        console.show_json([row.model_dump(mode="json", exclude_defaults=True) for row in rows])
     else:
         show_results(folder)
 
@@ -276,7 +275,7 @@ def show_status(folder: RunFolder) -> None:
     console.output().print(table)
     ended = f"ended {state.ended}" if state.ended else "not ended: `llmd-oke experiment run` goes on with it"
     console.output().print(f"[dim]begun {state.started}, {ended}[/]", soft_wrap=True)
-    console.output().print(str(folder.path), soft_wrap=True, markup=False)
+    console.show_line(str(folder.path))
 
 
 def show_results(folder: RunFolder) -> None:

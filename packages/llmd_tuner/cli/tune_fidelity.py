@@ -2,7 +2,6 @@
 published claims.
 """
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -118,7 +117,7 @@ def fidelity(
     _write(report, files)
     verdict = None if max_error is None else verdict_of(report, max_error / 100)
     if as_json:
-        typer.echo(json.dumps(fidelity_report.as_json(report, verdict), indent=2))
+        console.show_json(fidelity_report.as_json(report, verdict))
     else:
         show_report(report, points=points)
     if verdict and not verdict.passed:
@@ -205,7 +204,7 @@ def _write(report: Report, files: ReportFiles) -> None:
         if path is not None:
             make_folder(path.parent)
             write_whole(path, text(report))
-            console.errors().print(f"report  {path}", markup=False, soft_wrap=True)
+            console.tell(f"report  {path}")
 
 
 def show_report(report: Report, *, points: bool) -> None:
@@ -256,14 +255,14 @@ def findings(as_json: options.Json = False) -> None:
             collected("outcome", keys, (outcome.claim, outcome), {"finding": outcome.claim.name})
             for outcome in outcomes
         ]
-        typer.echo(json.dumps(shown, indent=2))
+        console.show_json(shown)
     else:
         console.output().print(FittingTable(_outcome_table(outcomes)))
         counts = Counter(outcome.verdict for outcome in outcomes)
         console.output().print(f"\n{', '.join(f'{verdict}: {count}' for verdict, count in counts.items())}")
         for why in dict.fromkeys(outcome.why for outcome in outcomes if outcome.why):
             names = ", ".join(dict.fromkeys(outcome.claim.name for outcome in outcomes if outcome.why == why))
-            console.output().print(f"known miss of {names}: {why}", markup=False, soft_wrap=True)
+            console.show_line(f"known miss of {names}: {why}")
     if any(outcome.verdict in {"miss", "unexpected hit"} for outcome in outcomes):
         raise typer.Exit(1)
 

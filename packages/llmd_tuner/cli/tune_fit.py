@@ -2,7 +2,6 @@
 of servers that are computed from rows.
 """
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,15 +103,14 @@ def import_rows(
     show_findings(inspection, result.rejected)
     known = catalogue.gpu_names()
     for product in sorted({row.gpu for row in result.rows} - set(known)):
-        text = f"not held against hardware bounds: {product} is no GPU of the catalogue ({', '.join(known)})"
-        console.errors().print(text, markup=False, soft_wrap=True)
+        console.tell(f"not held against hardware bounds: {product} is no GPU of the catalogue ({', '.join(known)})")
     rows = result.rows if keep_rejected else inspection.accepted
     if not rows:
         unchanged = f"; {output} stays as it was" if output.exists() else ""
         message = f"No row is left of {', '.join(map(str, files))}{unchanged}."
         raise KitError(message, "What is wrong with each is above; what files don't say can be given by options.")
     write_rows(rows, output)
-    console.output().print(f"{len(rows)} of {len(result.rows)} rows in {output}", markup=False, soft_wrap=True)
+    console.show_line(f"{len(rows)} of {len(result.rows)} rows in {output}")
     if result.rejected:
         raise typer.Exit(1)
 
@@ -160,7 +158,7 @@ def fit(
         typer.echo(text, nl=False)
     else:
         write_whole(output, text)
-        console.errors().print(f"figures  {output}", markup=False, soft_wrap=True)
+        console.tell(f"figures  {output}")
 
 
 def conditions_of_words(words: list[str]) -> dict[str, str]:
@@ -237,11 +235,11 @@ def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
             conditions = measured or UNKNOWN_CONDITIONS
             texts = [f"{key.replace('_', ' ')} {value}" for key, value in conditions if value is not None]
             told = ", ".join([*texts, *([] if conditions.started_told else ["conditions unknown"])])
-            console.errors().print(f"{name} of  {told}", markup=False, soft_wrap=True)
+            console.tell(f"{name} of  {told}")
     for fault in unphysical(figures):
         if fault.role in fitted:
-            console.errors().print(f"not physical  {fault}", markup=False, soft_wrap=True)
-            console.errors().print(f"  to tell it: {fault.remedy}", markup=False, soft_wrap=True)
+            console.tell(f"not physical  {fault}")
+            console.tell(f"  to tell it: {fault.remedy}")
 
 
 def match(
@@ -263,7 +261,7 @@ def match(
     result = matches(inspection.accepted, settings)
     if as_json:
         keys = ("topology", "gpus", "tpsu", "tpsg")
-        typer.echo(json.dumps([asdict(item) | collected("match", keys, [item], {}) for item in result], indent=2))
+        console.show_json([asdict(item) | collected("match", keys, [item], {}) for item in result])
     else:
         console.output().print(FittingTable(_table(result)))
 

@@ -169,7 +169,7 @@ def plan(
         show_points(planned.recipe, selection.grid)
     if output is not None:
         write_whole(output, recipe_text(planned.recipe))
-        console.errors().print(f"recipe  {output}", markup=False, soft_wrap=True)
+        console.tell(f"recipe  {output}")
 
 
 def _document(planned: Experiment, grid: GridName) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def run(
     file = rows_file(selection.project, selection.stack)
     stored = add_rows(inspection.accepted, file)
     summary = f"{len(inspection.accepted)} of {len(folder.gather())} rows kept, {len(stored)} in all"
-    console.output().print(f"{summary}: {file}", markup=False, soft_wrap=True)
+    console.show_line(f"{summary}: {file}")
     if how.rehearse:
         console.output().print(
             "[dim]rehearsed: the rows are the simulation's (calibrated), and tell nothing of real servers[/]",

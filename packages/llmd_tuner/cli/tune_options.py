@@ -258,9 +258,9 @@ def _workload(search: SearchOptions) -> WorkloadClasses | None:
 def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) -> None:
     """Print the parts of results files that could not be read, and the rules that measured rows break."""
     for item in rejected:
-        console.errors().print(f"not read {item}", markup=False, soft_wrap=True)
+        console.tell(f"not read {item}")
     for finding in inspection.findings:
-        console.errors().print(str(finding), markup=False, soft_wrap=True)
+        console.tell(str(finding))
 
 
 def figures_of(path: Path | None, model: CatalogueModel, node: NodeHardware) -> LatencyFigures:
@@ -297,17 +297,13 @@ def best_figures(
         fitted = calibrate(accepted, model, node, base).figures
     except KitError as error:
         own = "the kit's own" if base.measured else "bounds of the hardware"
-        _tell(f"{own}, because the rows in {stored} give none: {error.message}")
+        console.tell(f"figures  {own}, because the rows in {stored} give none: {error.message}")
         return base
     known = all(conditions and conditions.started_told for conditions in fitted.measured_conditions().values())
     unknown = "" if known else ", whose conditions are unknown"
-    _tell(f"fitted to {len(accepted)} rows ({accepted[0].basis.value}) of {stored}{unknown}")
+    console.tell(f"figures  fitted to {len(accepted)} rows ({accepted[0].basis.value}) of {stored}{unknown}")
     return fitted
 
 
 def _accepted(rows: list[Row]) -> tuple[Row, ...]:
     return inspect_by_model(rows).accepted
-
-
-def _tell(text: str) -> None:
-    console.errors().print(f"figures  {text}", markup=False, soft_wrap=True)

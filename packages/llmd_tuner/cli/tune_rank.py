@@ -1,6 +1,5 @@
 """Commands `llmd-oke tune rank`, `plot` and `apply`: the deployment that serves a workload best, and its stack file."""
 
-import json
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -99,7 +98,7 @@ def rank(
         steady = [deployment for deployment in result.first if math.isfinite(deployment.e2e_s)]
         write_rows([forecast_row(*about, deployment) for deployment in steady], rows)
     if as_json:
-        typer.echo(json.dumps(ranking_json(context, result, frontier, finalists), indent=2))
+        console.show_json(ranking_json(context, result, frontier, finalists))
     else:
         show_ranking(context, result, frontier, finalists)
     if result.best is None:
@@ -393,7 +392,7 @@ def plot(
     for path, draw in ((svg, charts.svg), (html, charts.html)):
         if path is not None:
             write_whole(path, draw(shown))
-            console.errors().print(f"plot  {path}", markup=False, soft_wrap=True)
+            console.tell(f"plot  {path}")
     if svg is None and html is None:
         size = shutil.get_terminal_size()
         console.output().print(charts.text(shown, min(size.columns, 110), min(size.lines, 40)), markup=False)
@@ -436,11 +435,9 @@ def apply(
     choice = StackFileChange(best.topology, best.copies, best.max_num_seqs, role_thresholds, add_scaling=scaling)
     after = stack_file_edit.apply_change(before, index, choice, project)
     planning.plan_object(config.effective_object(config.stack_object(yaml_files.plain(after)), project).value)
-    console.output().print(
-        f"{ranking.deployment_name(best)}: {context.confidence.sentence}", markup=False, soft_wrap=True
-    )
+    console.show_line(f"{ranking.deployment_name(best)}: {context.confidence.sentence}")
     difference = yaml_files.difference(before, after, str(path))
-    console.output().print(difference or "nothing changes", markup=False, soft_wrap=True)
+    console.show_line(difference or "nothing changes")
     if dry_run:
         return
     about = context.model.name, context.node.gpu.product, context.question, context.confidence, context.started
@@ -449,6 +446,4 @@ def apply(
     keep_applied(forecast_file, models[index].object_name, forecast, str(context.question.targets))
     if difference:
         write_whole(path, after)
-    console.errors().print(
-        f"forecast  {forecast_file}, for `tune verify` once it is deployed", markup=False, soft_wrap=True
-    )
+    console.tell(f"forecast  {forecast_file}, for `tune verify` once it is deployed")

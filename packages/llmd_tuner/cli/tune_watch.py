@@ -1,6 +1,5 @@
 """Command `llmd-oke tune watch`: whether a deployed model still meets the assumptions that it was chosen under."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -135,7 +134,7 @@ def watch(
     place = StackModel(stack, model.name if len(plan.models) > 1 else None, assumed.targets)
     watched = Watched(model.name, about, assumed, state.seen, place, bool(simulated), state.broken_off)
     if as_json:
-        typer.echo(json.dumps(watch_json(watched), indent=2))
+        console.show_json(watch_json(watched))
     else:
         show_watch(watched)
     if watched.failure:
