@@ -4,6 +4,7 @@ import hashlib
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from types import MappingProxyType
@@ -39,11 +40,10 @@ from llmd_rehearsal.front_door import (
 from llmd_rehearsal.inventory import BEHIND_GATEWAY, CHARTS, DISCOVERING, FOLLOWING, GROUPING, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
-from llmd_rehearsal.private_registry import private_registry
+from llmd_rehearsal.private_registry import PrivateRegistry, private_registry
 from llmd_rehearsal.programs import LocalProgram
 from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
-from llmd_rehearsal.real_vllm.servers import RealServers
 from llmd_rehearsal.source_credentials import valid_credentials_file
 from llmd_rehearsal.time_scale import RULE_TIME_SCALE
 
@@ -110,151 +110,219 @@ SIMULATED_REGISTRY = "the private registry (a stand-in, which signs kubelets in 
 SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are kept)"
 
 
-def local_cluster_spec(
-    state: Path,
-    project: Path,
-    plan: Plan,
-    programs: Mapping[str, Path],
-    time_scale: float,
-    probe_time_scale: float,
-    pod_environment: Mapping[str, str] | None = None,
-    *,
-    plugin: KubernetesPlugin,
-    startup_s: float | None = None,
-    scaling_time: ScalingTime | None = None,
-    versions: Mapping[str, str] | None = None,
-    real: RealRehearsal | None = None,
-) -> ClusterSpec:
-    """Return the specification of the processes of a plan's local cluster; write keys and the node agent's
-    configuration into `state`.
+@dataclass(frozen=True)
+class RehearsedCluster:
+    """Local cluster of a plan's rehearsal.
 
-    The spec carries digests of that configuration and of the project's own shapes and GPUs, so that changed nodes lead
-    to another local cluster. What programs read of the project and of the kit's `values/` is copied into `state`, so
-    that other revisions, whose files lie elsewhere, are rehearsed in the same local cluster.
-
-    Args:
+    Attributes:
         state: folder of the local cluster.
         project: folder of the project, whose own entries of `values/` the simulated programs read too.
         plan: the stack's plan; determines the nodes.
         programs: path of each program of the control plane and of each program that runs in pods.
+        plugin: the Kubernetes plug-in; the engine starts a real plug-in itself.
         time_scale: wall seconds that the simulated vLLM takes for one second of work on real hardware.
         probe_time_scale: wall seconds for one second of a probe's delays and periods, and of the time for which pods
             stay on a node that doesn't answer.
         pod_environment: environment variables that Python programs in pods get beside their own.
-        plugin: the Kubernetes plug-in; the engine starts a real plug-in itself.
         startup_s: wall seconds that each simulated vLLM takes to start; None for the simulator's default.
         scaling_time: conversion of scaling durations to wall time; None if nothing is scaled by load.
         versions: versions of the programs that run in pods, recorded in the local cluster's facts.
         real: settings of vLLM itself; None if vLLM is simulated.
     """
-    scaling_flags = scaling_time.controller_flags if scaling_time else ()
-    control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes), scaling_flags)
-    scales, servers = (time_scale, probe_time_scale), real and real.servers(control.pki.authority.certificate)
-    agent = _agent_config(state, plan, programs, control.pki, scales, pod_environment or {}, servers)
-    registry = private_registry(plan, state)
-    agent_text = agent.model_dump_json(indent=2)
-    agent_file = state / "agent.json"
-    agent_file.write_text(agent_text)
-    agent_digest = hashlib.sha256(agent_text.encode() + agent.images.read_bytes()).hexdigest()
-    own = state / "catalogue"
-    copy_values(project, own)
-    shapes = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
-    return ClusterSpec(
-        processes=(
-            *control.processes,
-            _simulator(own, plan, time_scale, startup_s),
-            _model_sources(state, own, control.pki, real.files if real else {}),
-            *_plugins(state, own, programs.get("helm"), plugin, 1 / scaling_time.speed if scaling_time else 1.0),
-            *(_prometheus(state, programs["prometheus"], scaling_time) if _has_prometheus(plan) else []),
-            *([registry.process] if registry else []),
-            ProcessSpec(
-                "agent",
-                (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(agent_file)),
-                after=("kube-apiserver", "vllm"),
-                readiness=TcpReady(53, control_plane.DNS_SERVICE),
-                stop_timeout_s=10,
+
+    state: Path
+    project: Path
+    plan: Plan
+    programs: Mapping[str, Path]
+    plugin: KubernetesPlugin
+    time_scale: float = 1.0
+    probe_time_scale: float = 1.0
+    pod_environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    startup_s: float | None = None
+    scaling_time: ScalingTime | None = None
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    real: RealRehearsal | None = None
+
+    def spec(self) -> ClusterSpec:
+        """Write keys and the node agent's configuration into `state`, and return the specification of the cluster's
+        processes.
+
+        The spec carries digests of that configuration and of the project's own shapes and GPUs, so that changed nodes
+        lead to another local cluster. What programs read of the project and of the kit's `values/` is copied into
+        `state`, so that other revisions, whose files lie elsewhere, are rehearsed in the same local cluster.
+        """
+        flags = self.scaling_time.controller_flags if self.scaling_time else ()
+        nodes = len(self.plan.nodes)
+        control = control_plane.prepare(self.state, self.programs, self.probe_time_scale, nodes, flags)
+        registry = private_registry(self.plan, self.state)
+        agent = self._agent_config(control.pki, registry)
+        agent_text, agent_file = agent.model_dump_json(indent=2), self.state / "agent.json"
+        agent_file.write_text(agent_text)
+        copy_values(self.project, self._catalogue)
+        agent_process = ProcessSpec(
+            "agent",
+            (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(agent_file)),
+            after=("kube-apiserver", "vllm"),
+            readiness=TcpReady(53, control_plane.DNS_SERVICE),
+            stop_timeout_s=10,
+        )
+        return ClusterSpec(
+            processes=(
+                *control.processes,
+                *self._simulators(control.pki),
+                *self._plugins(),
+                *(self._prometheus() if _has_prometheus(self.plan) else []),
+                *([registry.process] if registry else []),
+                agent_process,
             ),
-        ),
-        address=control_plane.NODE_ADDRESS,
-        nameserver=control_plane.DNS_SERVICE,
-        facts={
-            "agent_digest": agent_digest,
-            "shapes_digest": hashlib.sha256("".join(shapes).encode()).hexdigest(),
-            "nodes": str(len(agent.nodes)),
-            "kubernetes_plugin": str(plugin),
-            **_running_settings(scales, startup_s, scaling_time, versions or {}, real),
-        },
-    )
+            address=control_plane.NODE_ADDRESS,
+            nameserver=control_plane.DNS_SERVICE,
+            facts={
+                "agent_digest": hashlib.sha256(agent_text.encode() + agent.images.read_bytes()).hexdigest(),
+                "nodes": str(len(agent.nodes)),
+                **self._facts(),
+            },
+        )
 
+    @property
+    def _catalogue(self) -> Path:
+        """Folder of the copies of `values/` that the programs of the local cluster read."""
+        return self.state / "catalogue"
 
-def _running_settings(
-    scales: tuple[float, float],
-    startup_s: float | None,
-    scaling_time: ScalingTime | None,
-    versions: Mapping[str, str],
-    real: RealRehearsal | None,
-) -> dict[str, str]:
-    """Return the facts of a local cluster from which a later command learns the settings of the rehearsal that runs."""
-    time_scale, probe_time_scale = scales
-    return {
-        PROGRAMS: " ".join(f"{name}={version}" for name, version in versions.items()),
-        "time_scale": str(time_scale),
-        "probe_time_scale": str(probe_time_scale),
-        SECONDS_TO_START: USUAL if startup_s is None else str(startup_s),
-        **({MEMORY_GIB: str(real.stack.memory_gib)} if real else {}),
-        **({SCALING_SPEED: str(scaling_time.speed)} if scaling_time else {}),
-    }
+    def _facts(self) -> dict[str, str]:
+        """Return the facts of the local cluster that follow from the rehearsal's settings, from which a later command
+        learns them.
+        """
+        kinds = {SHAPES.folder, GPUS.folder}
+        shapes = "".join(entry.sha256 for entry in self.plan.project_entries if entry.kind in kinds)
+        return {
+            "shapes_digest": hashlib.sha256(shapes.encode()).hexdigest(),
+            "kubernetes_plugin": str(self.plugin),
+            PROGRAMS: " ".join(f"{name}={version}" for name, version in self.versions.items()),
+            "time_scale": str(self.time_scale),
+            "probe_time_scale": str(self.probe_time_scale),
+            SECONDS_TO_START: USUAL if self.startup_s is None else str(self.startup_s),
+            **({MEMORY_GIB: str(self.real.stack.memory_gib)} if self.real else {}),
+            **({SCALING_SPEED: str(self.scaling_time.speed)} if self.scaling_time else {}),
+        }
 
+    def _agent_config(self, keys: Pki, registry: PrivateRegistry | None) -> AgentConfig:
+        """Return the node agent's configuration."""
+        plan, state = self.plan, self.state
+        controller = required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts)
+        groups = controller.objects if _has_groups(plan) else ()
+        images = state / "images.yaml"
+        shutil.copyfile(values_folder() / "rehearsal" / "images.yaml", images)
+        return AgentConfig(
+            kubeconfig=state / "kubeconfig.yaml",
+            state_folder=state,
+            images=images,
+            programs={name: self.programs[name] for name in programs_in_pods(plan)},
+            nodes=tuple(_nodes(plan)),
+            definitions=(
+                *(item for crds in preinstalled_definitions(plan) for item in crd_manifests(crds)),
+                *([okes_definition()] if plan.created else []),
+            ),
+            objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan), *groups),
+            user_secrets=(
+                *gateway_secrets(plan, state),
+                *front_door_secrets(plan, state),
+                *(registry.secrets if registry else ()),
+            ),
+            registry=registry.config if registry else None,
+            simulator_url=SIMULATOR_URL,
+            real_vllm=self.real.servers(keys.authority.certificate) if self.real else None,
+            control_port=NODE_CONTROL_PORT,
+            pod_network=IPv4Interface(POD_NETWORK),
+            service_cidr=IPv4Network(control_plane.SERVICE_NETWORK),
+            dns_address=control_plane.DNS_SERVICE,
+            cluster_domain=control_plane.CLUSTER_DOMAIN,
+            api_server=f"{control_plane.NODE_ADDRESS}:{control_plane.API_SERVER_PORT}",
+            outside_names=dict.fromkeys(source_hosts().hosts, control_plane.NODE_ADDRESS),
+            outside_aliases=gateway_aliases(plan),
+            outside_authority=keys.authority.certificate,
+            certificate=(keys.in_pods.certificate, keys.in_pods.key),
+            pod_environment=dict(self.pod_environment),
+            faults=state / OCI_FAULTS_FILE,
+            time_scale=real_vllm_data().picker_time_scale.value if self.real else self.time_scale,
+            probe_time_scale=self.probe_time_scale,
+        )
 
-def _agent_config(
-    state: Path,
-    plan: Plan,
-    programs: Mapping[str, Path],
-    keys: Pki,
-    scales: tuple[float, float],
-    pod_environment: Mapping[str, str],
-    servers: RealServers | None,
-) -> AgentConfig:
-    """Return the node agent's configuration. `scales` are the time scales of servers and of probes."""
-    controller = required_entry("rehearsal", "leader-worker-set", LeaderWorkerSetParts)
-    groups = controller.objects if _has_groups(plan) else ()
-    registry = private_registry(plan, state)
-    images = state / "images.yaml"
-    shutil.copyfile(values_folder() / "rehearsal" / "images.yaml", images)
-    return AgentConfig(
-        kubeconfig=state / "kubeconfig.yaml",
-        state_folder=state,
-        images=images,
-        programs={name: programs[name] for name in programs_in_pods(plan)},
-        nodes=tuple(_nodes(plan)),
-        definitions=(
-            *(item for crds in preinstalled_definitions(plan) for item in crd_manifests(crds)),
-            *([okes_definition()] if plan.created else []),
-        ),
-        objects=(*preinstalled_objects(plan), *preinstalled_scaling(plan), *groups),
-        user_secrets=(
-            *gateway_secrets(plan, state),
-            *front_door_secrets(plan, state),
-            *(registry.secrets if registry else ()),
-        ),
-        registry=registry.config if registry else None,
-        simulator_url=SIMULATOR_URL,
-        real_vllm=servers,
-        control_port=NODE_CONTROL_PORT,
-        pod_network=IPv4Interface(POD_NETWORK),
-        service_cidr=IPv4Network(control_plane.SERVICE_NETWORK),
-        dns_address=control_plane.DNS_SERVICE,
-        cluster_domain=control_plane.CLUSTER_DOMAIN,
-        api_server=f"{control_plane.NODE_ADDRESS}:{control_plane.API_SERVER_PORT}",
-        outside_names=dict.fromkeys(source_hosts().hosts, control_plane.NODE_ADDRESS),
-        outside_aliases=gateway_aliases(plan),
-        outside_authority=keys.authority.certificate,
-        certificate=(keys.in_pods.certificate, keys.in_pods.key),
-        pod_environment=dict(pod_environment),
-        faults=state / OCI_FAULTS_FILE,
-        time_scale=real_vllm_data().picker_time_scale.value if servers else scales[0],
-        probe_time_scale=scales[1],
-    )
+    def _simulators(self, keys: Pki) -> tuple[ProcessSpec, ProcessSpec]:
+        """Return the process that simulates all vLLM servers, and the process that stands in for Hugging Face and
+        Object Storage.
+        """
+        catalogue = ("--project", str(self._catalogue))
+        startup = () if self.startup_s is None else ("--startup-seconds", str(self.startup_s))
+        argv = (
+            *(sys.executable, "-m", "llmd_rehearsal.vllm"),
+            *("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(self.time_scale)),
+            *(*catalogue, *startup, "--shape", self.plan.pools[0].shape.name),
+        )
+        files: Mapping[str, Path] = self.real.files if self.real else {}
+        outside = (
+            *(sys.executable, "-m", "llmd_rehearsal.model_server", "--address", control_plane.NODE_ADDRESS),
+            *catalogue,
+            *("--valid", str(valid_credentials_file(self.state))),
+            *("--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key)),
+            *(word for repository, folder in files.items() for word in ("--files", repository, str(folder))),
+        )
+        return (
+            ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz")),
+            ProcessSpec("outside", outside, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS)),
+        )
+
+    def _plugins(self) -> list[ProcessSpec]:
+        """Return the processes of the stand-in plug-ins. Each installs Helm charts with Helm, if the stack has any, and
+        looks up charts from Go modules in the user's cache.
+        """
+        helm, state = self.programs.get("helm"), self.state
+        charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm)) if helm else ()
+        autoscaler_time_scale = 1 / self.scaling_time.speed if self.scaling_time else 1.0
+        oci = (
+            *(sys.executable, "-m", "llmd_rehearsal.oci_plugin", "--port", str(OCI_PLUGIN_PORT)),
+            *("--project", str(self._catalogue)),
+            *("--kubeconfig", str(state / "kubeconfig.yaml"), "--journal", str(journal_file(state))),
+            *("--faults", str(state / OCI_FAULTS_FILE), "--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}"),
+            *("--etcd", control_plane.ETCD, "--rest-port", str(OCI_REST_PORT), *tool),
+            *("--autoscaler-time-scale", str(autoscaler_time_scale)),
+        )
+        stand_ins = [ProcessSpec("oci-plugin", oci, env=charts, readiness=TcpReady(OCI_PLUGIN_PORT))]
+        if not self.plugin.is_real:
+            command = (sys.executable, "-m", "llmd_rehearsal.kubernetes_plugin", "--port", str(KUBERNETES_PLUGIN_PORT))
+            ready = TcpReady(KUBERNETES_PLUGIN_PORT)
+            environment = {**charts, "KUBECONFIG": str(state / "kubeconfig.yaml")}  # as an engine passes its own on
+            stand_ins.append(ProcessSpec("kubernetes-plugin", (*command, *tool), env=environment, readiness=ready))
+        return stand_ins
+
+    def _prometheus(self) -> list[ProcessSpec]:
+        """Return the processes of the real Prometheus and of the program that writes Prometheus' configuration in the
+        operator's place. Prometheus is reachable only inside the local cluster.
+        """
+        from llmd_rehearsal import prometheus_operator  # noqa: PLC0415 - rarely needed, and it loads lightkube
+
+        folder = self.state / "prometheus"
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / prometheus_operator.CONFIG_FILE
+        config.write_text("{}")
+        argv = (
+            *(str(self.programs["prometheus"]), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"),
+            f"--web.listen-address=0.0.0.0:{prometheus_operator.PROMETHEUS_PORT}",
+            *("--web.enable-lifecycle", "--storage.tsdb.retention.size=256MB", "--log.level=warn"),
+        )
+        time = self.scaling_time
+        operator = (
+            *(sys.executable, "-m", "llmd_rehearsal.prometheus_operator"),
+            *("--kubeconfig", str(self.state / "kubeconfig.yaml"), "--folder", str(folder)),
+            *("--faults", str(self.state / OCI_FAULTS_FILE)),
+            *(("--interval", f"{time.scrape_interval_s:g}") if time else ()),
+        )
+        ready = HttpReady(f"{prometheus_operator.PROMETHEUS_URL}/-/ready")
+        environment = {"GOMAXPROCS": "1", "GOMEMLIMIT": "200MiB"}
+        return [
+            ProcessSpec("prometheus", argv, env=environment, readiness=ready, restarts=_PROMETHEUS_RESTARTS),
+            ProcessSpec("prometheus-operator", operator, after=("kube-apiserver", "prometheus")),
+        ]
 
 
 def _nodes(plan: Plan) -> list[NodeConfig]:
@@ -285,54 +353,6 @@ def _node(plan: Plan, node: PlacedNode) -> NodeConfig:
     )
 
 
-def _simulator(project: Path, plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
-    """Return the process that simulates all vLLM servers."""
-    options = (
-        *("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(time_scale)),
-        *("--project", str(project)),
-    )
-    startup = () if startup_s is None else ("--startup-seconds", str(startup_s))
-    argv = (sys.executable, "-m", "llmd_rehearsal.vllm", *options, *startup, "--shape", plan.pools[0].shape.name)
-    return ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz"))
-
-
-def _model_sources(state: Path, project: Path, keys: Pki, files: Mapping[str, Path]) -> ProcessSpec:
-    """Return the process that stands in for Hugging Face and Object Storage."""
-    argv = (
-        *(sys.executable, "-m", "llmd_rehearsal.model_server", "--address", control_plane.NODE_ADDRESS),
-        *("--project", str(project), "--valid", str(valid_credentials_file(state))),
-        *("--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key)),
-        *(word for repository, folder in files.items() for word in ("--files", repository, str(folder))),
-    )
-    return ProcessSpec("outside", argv, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS))
-
-
-def _plugins(
-    state: Path, project: Path, helm: Path | None, plugin: KubernetesPlugin, autoscaler_time_scale: float
-) -> list[ProcessSpec]:
-    """Return the processes of the stand-in plug-ins. Each installs Helm charts with `helm`, if the stack has any, and
-    looks up charts from Go modules in the user's cache.
-
-    `autoscaler_time_scale` is wall seconds for one second of the cluster autoscaler's durations.
-    """
-    charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm)) if helm else ()
-    oci = (
-        *(sys.executable, "-m", "llmd_rehearsal.oci_plugin", "--port", str(OCI_PLUGIN_PORT)),
-        *("--project", str(project)),
-        *("--kubeconfig", str(state / "kubeconfig.yaml"), "--journal", str(journal_file(state))),
-        *("--faults", str(state / OCI_FAULTS_FILE), "--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}"),
-        *("--etcd", control_plane.ETCD, "--rest-port", str(OCI_REST_PORT), *tool),
-        *("--autoscaler-time-scale", str(autoscaler_time_scale)),
-    )
-    stand_ins = [ProcessSpec("oci-plugin", oci, env=charts, readiness=TcpReady(OCI_PLUGIN_PORT))]
-    if not plugin.is_real:
-        command = (sys.executable, "-m", "llmd_rehearsal.kubernetes_plugin", "--port", str(KUBERNETES_PLUGIN_PORT))
-        ready = TcpReady(KUBERNETES_PLUGIN_PORT)
-        environment = {**charts, "KUBECONFIG": str(state / "kubeconfig.yaml")}  # as an engine passes its own on
-        stand_ins.append(ProcessSpec("kubernetes-plugin", (*command, *tool), env=environment, readiness=ready))
-    return stand_ins
-
-
 def further_programs(plan: Plan) -> tuple[str, ...]:
     """Return the names of the programs that the plan's rehearsal needs beyond those of every rehearsal: for charts, a
     Gateway, Prometheus, KEDA and LeaderWorkerSets.
@@ -359,33 +379,6 @@ def _has_charts(plan: Plan) -> bool:
 def _has_prometheus(plan: Plan) -> bool:
     """Tell whether the rehearsal runs Prometheus, which monitoring and scaling by load need."""
     return plan.monitoring is not None or is_scaled(plan)
-
-
-def _prometheus(state: Path, program: Path, time: ScalingTime | None) -> list[ProcessSpec]:
-    """Return the processes of the real Prometheus and of the program that writes Prometheus' configuration in the
-    operator's place. Prometheus is reachable only inside the local cluster.
-    """
-    from llmd_rehearsal import prometheus_operator  # noqa: PLC0415 - rarely needed, and it loads lightkube
-
-    folder = state / "prometheus"
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / prometheus_operator.CONFIG_FILE
-    config.write_text("{}")
-    argv = (
-        *(str(program), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"),
-        f"--web.listen-address=0.0.0.0:{prometheus_operator.PROMETHEUS_PORT}",
-        *("--web.enable-lifecycle", "--storage.tsdb.retention.size=256MB", "--log.level=warn"),
-    )
-    kubeconfig = ("--kubeconfig", str(state / "kubeconfig.yaml"))
-    operator = (sys.executable, "-m", "llmd_rehearsal.prometheus_operator", *kubeconfig, "--folder", str(folder))
-    operator += ("--faults", str(state / OCI_FAULTS_FILE))
-    interval = ("--interval", f"{time.scrape_interval_s:g}") if time else ()
-    ready = HttpReady(f"{prometheus_operator.PROMETHEUS_URL}/-/ready")
-    environment = {"GOMAXPROCS": "1", "GOMEMLIMIT": "200MiB"}
-    return [
-        ProcessSpec("prometheus", argv, env=environment, readiness=ready, restarts=_PROMETHEUS_RESTARTS),
-        ProcessSpec("prometheus-operator", (*operator, *interval), after=("kube-apiserver", "prometheus")),
-    ]
 
 
 class LeaderWorkerSetParts(Entry):

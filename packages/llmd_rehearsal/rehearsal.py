@@ -11,6 +11,7 @@ from typing import TextIO
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
+from llmd_base.records import record
 from llmd_oke import catalogue, config, planning
 from llmd_oke.operations.pulumi_cli import end_group
 from llmd_oke.planning import Plan
@@ -25,8 +26,8 @@ from llmd_rehearsal.cluster_plan import (
     SCALING_SPEED,
     SECONDS_TO_START,
     USUAL,
+    RehearsedCluster,
     further_programs,
-    local_cluster_spec,
     pod_environment,
     preinstalled_definitions,
     programs_in_pods,
@@ -320,22 +321,16 @@ def _start(prepared: Prepared, progress: Progress) -> str:
     """
     state, scale = prepared.state, prepared.time_scale.scale
     state.mkdir(parents=True, exist_ok=True)
-    paths = prepared.inventory.paths()
     variables = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, scale, prepared.vllm)
-    scales = (scale, prepared.probe_time_scale)
-    spec = local_cluster_spec(
-        state,
-        prepared.project,
-        prepared.plan,
-        paths,
-        *scales,
-        variables,
-        plugin=prepared.plugin,
-        startup_s=prepared.startup_s,
-        scaling_time=prepared.scaling_time,
+    cluster = record(
+        RehearsedCluster,
+        prepared,
+        programs=prepared.inventory.paths(),
+        time_scale=scale,
+        pod_environment=variables,
         versions={name: prepared.inventory.programs[name].version for name in programs_in_pods(prepared.plan)},
-        real=prepared.real,
     )
+    spec = cluster.spec()
     reason = start_reason(prepared.cluster.status(), spec)
     prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
     return reason

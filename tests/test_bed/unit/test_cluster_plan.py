@@ -13,7 +13,7 @@ from llmd_rehearsal.autoscaling import ScalingTime
 from llmd_rehearsal.cluster_plan import (
     PLUGIN_PORTS,
     SIMULATED_NODE_SCALING,
-    local_cluster_spec,
+    RehearsedCluster,
     simulated,
 )
 from llmd_rehearsal.cluster_spec import ClusterSpec, fact_differences
@@ -41,10 +41,10 @@ def _spec(
     scaling_time: ScalingTime | None = None,
 ) -> ClusterSpec:
     created = planning.plan(config.validate(stack))
-    scales = (1, 1)
-    return local_cluster_spec(
-        state, state, created, _Programs(), *scales, plugin=plugin, startup_s=startup_s, scaling_time=scaling_time
+    cluster = RehearsedCluster(
+        state, state, created, _Programs(), plugin, startup_s=startup_s, scaling_time=scaling_time
     )
+    return cluster.spec()
 
 
 def _nodes(state: Path) -> list[str]:
@@ -69,7 +69,7 @@ def test_another_revision_of_a_project_is_rehearsed_in_the_same_local_cluster(tm
 
     def spec(project: str) -> ClusterSpec:
         write_entry(tmp_path / project, "models/own", model_entry("own"))
-        return local_cluster_spec(state, tmp_path / project, plan, _Programs(), 1, 1, plugin=STAND_IN)
+        return RehearsedCluster(state, tmp_path / project, plan, _Programs(), STAND_IN).spec()
 
     assert spec("base").digest() == spec("head").digest()
     assert (state / "catalogue" / "values" / "models" / "own.yaml").is_file()
