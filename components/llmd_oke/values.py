@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -58,6 +58,11 @@ def entry(kind: str, name: str, type_: type[EntryType]) -> EntryType | None:
 def required_entry(kind: str, name: str, type_: type[EntryType]) -> EntryType:
     """Return the entry of a kind with a name that the kit itself contains."""
     return type_.model_validate(read_yaml(values_folder() / kind / f"{name}.yaml"))
+
+
+def entry_reader(kind: str, name: str, type_: type[EntryType]) -> Callable[[], EntryType]:
+    """Return a function that reads an entry of the kit itself at its first call, and returns it at each call."""
+    return cache(partial(required_entry, kind, name, type_))
 
 
 VALUES = "values"

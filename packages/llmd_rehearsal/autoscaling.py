@@ -7,13 +7,12 @@ of ScaledObjects, the ranges of their PromQL queries, the HPA controller's own p
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from llmd_oke.catalogue.releases import CrdFiles
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.planning import Plan
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 from llmd_rehearsal.control_plane import NODE_ADDRESS
 
@@ -45,10 +44,8 @@ class KedaParts(Entry):
     objects: tuple[dict[str, Any], ...]
 
 
-@cache
-def keda_parts() -> KedaParts:
-    """Return the content of `values/rehearsal/keda.yaml`."""
-    return required_entry("rehearsal", "keda", KedaParts)
+keda_parts = entry_reader("rehearsal", "keda", KedaParts)
+"""Return the content of `values/rehearsal/keda.yaml`."""
 
 
 def is_scaled(plan: Plan) -> bool:

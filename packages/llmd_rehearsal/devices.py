@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias, cast
 
 import httpx2
@@ -18,7 +18,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Node, Pod
 from llmd_oke.operations.objects import metadata, texts
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 from pydantic import Field
 
 from llmd_rehearsal.agent_config import NodeConfig
@@ -156,10 +156,8 @@ class ClusterObjects:
         return pods
 
 
-@cache
-def device_rules() -> DeviceRules:
-    """Return the rules of `values/rehearsal/devices.yaml`, which decide which devices nodes advertise."""
-    return required_entry("rehearsal", "devices", DeviceRules)
+device_rules = entry_reader("rehearsal", "devices", DeviceRules)
+"""Return the rules of `values/rehearsal/devices.yaml`, which decide which devices nodes advertise."""
 
 
 def node_devices(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> dict[str, str]:

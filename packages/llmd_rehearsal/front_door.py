@@ -6,13 +6,12 @@ rehearsal, because secrets encrypted for the real stack can't be decrypted here.
 """
 
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmd_oke.catalogue.releases import CrdFiles
 from llmd_oke.catalogue.serving import gateway_provider
 from llmd_oke.planning import Plan
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 if TYPE_CHECKING:
     from llmd_oke.serving.gateway import GatewayListenerArgs
@@ -69,10 +68,8 @@ class GatewayParts(Entry):
     objects: tuple[dict[str, Any], ...]
 
 
-@cache
-def gateway_parts() -> GatewayParts:
-    """Return the content of `values/rehearsal/envoy-gateway.yaml`."""
-    return required_entry("rehearsal", "envoy-gateway", GatewayParts)
+gateway_parts = entry_reader("rehearsal", "envoy-gateway", GatewayParts)
+"""Return the content of `values/rehearsal/envoy-gateway.yaml`."""
 
 
 def rehearsed_gateway(stack: Mapping[str, Any]) -> dict[str, Any]:

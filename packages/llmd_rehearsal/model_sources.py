@@ -10,10 +10,9 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from functools import cache
 
 from llmd_oke.catalogue import model_of_repository
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 PORT = 443
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -57,10 +56,8 @@ class SourceHosts(Entry):
         return f"https://{self.object_storage}{self.bucket_path(request)}"
 
 
-@cache
-def source_hosts() -> SourceHosts:
-    """Return the hosts of `values/rehearsal/outside.yaml`."""
-    return required_entry("rehearsal", "outside", SourceHosts)
+source_hosts = entry_reader("rehearsal", "outside", SourceHosts)
+"""Return the hosts of `values/rehearsal/outside.yaml`."""
 
 
 def commit(repository: str, revision: str) -> str:

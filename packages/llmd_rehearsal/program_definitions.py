@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from llmd_base.errors import KitError
-from llmd_oke.values import Entry, required_entry, values_folder
+from llmd_oke.values import Entry, entry_reader, required_entry, values_folder
 from pydantic import Field
 
 from llmd_rehearsal import downloads
@@ -146,10 +146,8 @@ class _Modules(Entry):
     modules: dict[str, ModuleDefinition]
 
 
-@cache
-def definitions() -> Definitions:
-    """Return the content of `values/rehearsal/programs.yaml`."""
-    return required_entry("rehearsal", "programs", Definitions)
+definitions = entry_reader("rehearsal", "programs", Definitions)
+"""Return the content of `values/rehearsal/programs.yaml`."""
 
 
 @cache

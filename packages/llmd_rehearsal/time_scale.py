@@ -6,12 +6,11 @@ same scale on one machine.
 
 import os
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.planning import ModelPlan, Plan
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 from llmd_tuner.latency_models import latency_model_of
 
 RULE_TIME_SCALE = 1 / 60
@@ -58,10 +57,8 @@ class ProcessorFigures(Entry):
     scales: tuple[float, ...]
 
 
-@cache
-def figures() -> ProcessorFigures:
-    """Return the figures by which the time scale is chosen, from `values/rehearsal/time_scale.yaml`."""
-    return required_entry("rehearsal", "time_scale", ProcessorFigures)
+figures = entry_reader("rehearsal", "time_scale", ProcessorFigures)
+"""Return the figures by which the time scale is chosen, from `values/rehearsal/time_scale.yaml`."""
 
 
 @dataclass(frozen=True)

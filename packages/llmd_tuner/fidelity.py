@@ -24,7 +24,7 @@ from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader, required_entry
 
 from llmd_tuner.calibration import left_out_models
 from llmd_tuner.latency import LatencyModel
@@ -194,10 +194,8 @@ class SimulationLimits(Entry):
     default_duration_s: float
 
 
-@cache
-def limits() -> SimulationLimits:
-    """Return the limits of simulations that repeat measurements, from `values/tuning/fidelity.yaml`."""
-    return required_entry("tuning", "fidelity", SimulationLimits)
+limits = entry_reader("tuning", "fidelity", SimulationLimits)
+"""Return the limits of simulations that repeat measurements, from `values/tuning/fidelity.yaml`."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from llmd_base.progress import Progress, SilentProgress
 from llmd_base.row import Basis
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE, Conditions
 from llmd_oke.catalogue.latency_figures import LatencyFigures, known_figures
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 from pydantic import Field
 
 from llmd_tuner.latency import LatencyModel
@@ -166,12 +166,10 @@ class PublishedClaims(Entry):
     claims: tuple[PublishedClaim, ...]
 
 
-@cache
-def published_claims() -> PublishedClaims:
-    """Return the published claims about prefill/decode disaggregation that the simulation is checked against, from
-    `values/tuning/published-claims.yaml`.
-    """
-    return required_entry("tuning", "published-claims", PublishedClaims)
+published_claims = entry_reader("tuning", "published-claims", PublishedClaims)
+"""Return the published claims about prefill/decode disaggregation that the simulation is checked against, from
+`values/tuning/published-claims.yaml`.
+"""
 
 
 @dataclass(frozen=True)

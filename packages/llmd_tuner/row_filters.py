@@ -5,7 +5,6 @@ ones flagged.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
 from typing import Literal
 
 from llmd_base.row import Row
@@ -15,7 +14,7 @@ from llmd_oke.catalogue.latency_figures import bound_figures
 from llmd_oke.config import Topology
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.planning.planned_model import memory
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 from llmd_tuner.latency import LatencyModel, ideal, least_step_s
 from llmd_tuner.latency_models import latency_model_of
@@ -87,12 +86,10 @@ class FilterThresholds(Entry):
     long_prompt_tokens: int
 
 
-@cache
-def thresholds() -> FilterThresholds:
-    """Return the thresholds beyond which a measured row is flagged or rejected, from
-    `values/tuning/row-filters.yaml`.
-    """
-    return required_entry("tuning", "row-filters", FilterThresholds)
+thresholds = entry_reader("tuning", "row-filters", FilterThresholds)
+"""Return the thresholds beyond which a measured row is flagged or rejected, from
+`values/tuning/row-filters.yaml`.
+"""
 
 
 def inspect(rows: Iterable[Row], limits: RowLimits) -> Inspection:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field, fields
-from functools import cache
 
 from llmd_base.errors import KitError
 from llmd_bench.deployment import Parallelism
@@ -15,7 +14,7 @@ from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
 from llmd_oke.planning.server_choices import ServerChoices, possible_servers
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
@@ -52,12 +51,10 @@ class Headroom(Entry):
     decode_share: float
 
 
-@cache
-def headroom() -> Headroom:
-    """Return the shares of their maximum load up to which prefill and decode servers are used, from
-    `values/tuning/headroom.yaml`.
-    """
-    return required_entry("tuning", "headroom", Headroom)
+headroom = entry_reader("tuning", "headroom", Headroom)
+"""Return the shares of their maximum load up to which prefill and decode servers are used, from
+`values/tuning/headroom.yaml`.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """LoRA adapters: the models for which vLLM supports them, and the memory that slots for adapters take."""
 
 from collections.abc import Iterator
-from functools import cache
 
 from llmd_bench.deployment import Parallelism
 
 from llmd_oke.catalogue.models import BYTES_PER_GIB, CatalogueModel
 from llmd_oke.config.base import HttpsUrl
 from llmd_oke.config.engine import AdapterSlots
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 
 class AdaptedFamily(Entry):
@@ -31,10 +30,8 @@ class AdapterFacts(Entry):
         return model.architecture.family in self.families and model.architecture.experts is None
 
 
-@cache
-def adapter_facts() -> AdapterFacts:
-    """Return the catalogue's facts about LoRA adapters (`values/vllm/adapters.yaml`)."""
-    return required_entry("vllm", "adapters", AdapterFacts)
+adapter_facts = entry_reader("vllm", "adapters", AdapterFacts)
+"""Return the catalogue's facts about LoRA adapters (`values/vllm/adapters.yaml`)."""
 
 
 def slots_gib(model: CatalogueModel, room: AdapterSlots | None, parallelism: Parallelism) -> float:

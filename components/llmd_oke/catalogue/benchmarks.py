@@ -8,7 +8,7 @@ from typing import Literal
 from llmd_bench.evals import BuiltinSet
 
 from llmd_oke.catalogue.container_images import LockedImage
-from llmd_oke.values import Entry, follows_project, read_yaml, required_entry, values_folder
+from llmd_oke.values import Entry, entry_reader, follows_project, read_yaml, required_entry, values_folder
 
 
 class Amounts(Entry):
@@ -37,10 +37,8 @@ class JobFacts(Entry):
     evaluation: Resources
 
 
-@cache
-def bench_jobs() -> JobFacts:
-    """Return the settings of Jobs that benchmark and evaluate (`values/bench/jobs.yaml`)."""
-    return required_entry("bench", "jobs", JobFacts)
+bench_jobs = entry_reader("bench", "jobs", JobFacts)
+"""Return the settings of Jobs that benchmark and evaluate (`values/bench/jobs.yaml`)."""
 
 
 class CanaryFacts(Entry):
@@ -55,10 +53,8 @@ class CanaryFacts(Entry):
     resources: Resources
 
 
-@cache
-def canaries() -> CanaryFacts:
-    """Return the settings of canaries, pods that send known prompts to servers (`values/bench/canaries.yaml`)."""
-    return required_entry("bench", "canaries", CanaryFacts)
+canaries = entry_reader("bench", "canaries", CanaryFacts)
+"""Return the settings of canaries, pods that send known prompts to servers (`values/bench/canaries.yaml`)."""
 
 
 class InferencePerf(Entry):
@@ -142,10 +138,8 @@ class AcceptanceFacts(Entry):
     shared_memory_gib: int
 
 
-@cache
-def acceptance() -> AcceptanceFacts:
-    """Return the thresholds and parameters of the acceptance test of GPU nodes (`values/bench/acceptance.yaml`)."""
-    return required_entry("bench", "acceptance", AcceptanceFacts)
+acceptance = entry_reader("bench", "acceptance", AcceptanceFacts)
+"""Return the thresholds and parameters of the acceptance test of GPU nodes (`values/bench/acceptance.yaml`)."""
 
 
 class KvPathFacts(Entry):
@@ -156,10 +150,8 @@ class KvPathFacts(Entry):
     regions_per_layer: dict[str, int]
 
 
-@cache
-def kv_path() -> KvPathFacts:
-    """Return the numbers of memory regions of a layer's KV cache by release (`values/bench/kv-path.yaml`)."""
-    return required_entry("bench", "kv-path", KvPathFacts)
+kv_path = entry_reader("bench", "kv-path", KvPathFacts)
+"""Return the numbers of memory regions of a layer's KV cache by release (`values/bench/kv-path.yaml`)."""
 
 
 BUILTIN = "builtin"
@@ -205,10 +197,8 @@ class Evals(Entry):
         return floors.get(model) or floors.get("any")
 
 
-@cache
-def evals() -> Evals:
-    """Return the minimum scores of models and the published evaluations (`values/evals/evals.yaml`)."""
-    return required_entry("evals", "evals", Evals)
+evals = entry_reader("evals", "evals", Evals)
+"""Return the minimum scores of models and the published evaluations (`values/evals/evals.yaml`)."""
 
 
 def requirements(package: EvalPackage) -> str:

@@ -1,9 +1,8 @@
 """Requests that clients may send to a model, and the fields and headers that are reserved for the router."""
 
-from functools import cache
 from typing import Literal
 
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 Where = Literal["anywhere", "body", "place", "data-url"]
 """Position in a request's JSON body at which a field is refused: at any depth (`anywhere`), at the top level (`body`),
@@ -80,7 +79,5 @@ class ClientRequests(Entry):
         return frozenset(name for row in self.headers if row.sessions for name in row.names)
 
 
-@cache
-def client_requests() -> ClientRequests:
-    """Return the rules for requests from clients (`values/router/client-requests.yaml`)."""
-    return required_entry("router", "client-requests", ClientRequests)
+client_requests = entry_reader("router", "client-requests", ClientRequests)
+"""Return the rules for requests from clients (`values/router/client-requests.yaml`)."""

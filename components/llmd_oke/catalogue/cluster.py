@@ -6,7 +6,7 @@ from typing import Literal
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import EntryKind
-from llmd_oke.values import Entry, follows_project, required_entry
+from llmd_oke.values import Entry, entry_reader, follows_project, required_entry
 
 SubnetRole = Literal[
     "api",
@@ -150,10 +150,8 @@ class _ReservedRanges(Entry):
     ranges: tuple[ReservedRange, ...]
 
 
-@cache
-def subnets() -> SubnetLayout:
-    """Return the layout of a VCN's subnets."""
-    return required_entry("network", "subnets", SubnetLayout)
+subnets = entry_reader("network", "subnets", SubnetLayout)
+"""Return the layout of a VCN's subnets."""
 
 
 @cache
@@ -162,10 +160,8 @@ def security_rules() -> tuple[RuleEntry, ...]:
     return required_entry("network", "security-rules", _Rules).rules
 
 
-@cache
-def availability_domains() -> AvailabilityDomains:
-    """Return what is known of the names of OCI's availability domains."""
-    return required_entry("network", "availability-domains", AvailabilityDomains)
+availability_domains = entry_reader("network", "availability-domains", AvailabilityDomains)
+"""Return what is known of the names of OCI's availability domains."""
 
 
 @cache
@@ -260,10 +256,8 @@ class CloudInit(Entry):
     metadata_limit_bytes: int
 
 
-@cache
-def cloud_init() -> CloudInit:
-    """Return the first-boot scripts of nodes and their settings."""
-    return required_entry("cloud-init", "node", CloudInit)
+cloud_init = entry_reader("cloud-init", "node", CloudInit)
+"""Return the first-boot scripts of nodes and their settings."""
 
 
 class OracleImage(Entry):
@@ -309,10 +303,8 @@ class Eviction(Entry):
         return self.cycling_grace_minutes if cycling else self.grace_minutes
 
 
-@cache
-def eviction() -> Eviction:
-    """Return the drain times of nodes of managed pools."""
-    return required_entry("node-pools", "eviction", Eviction)
+eviction = entry_reader("node-pools", "eviction", Eviction)
+"""Return the drain times of nodes of managed pools."""
 
 
 class NodeComparison(Entry):
@@ -326,12 +318,10 @@ class NodeComparison(Entry):
     placement: tuple[str, ...]
 
 
-@cache
-def node_comparison() -> NodeComparison:
-    """Return which changed inputs of a node pool need a new boot volume, no change of nodes, or can't be applied by
-    OKE's cycling.
-    """
-    return required_entry("node-pools", "cycling", NodeComparison)
+node_comparison = entry_reader("node-pools", "cycling", NodeComparison)
+"""Return which changed inputs of a node pool need a new boot volume, no change of nodes, or can't be applied by
+OKE's cycling.
+"""
 
 
 Group = Literal["nodes", "clusters"]
@@ -416,7 +406,5 @@ class Policies(Entry):
     principals: dict[str, str]
 
 
-@cache
-def policies() -> Policies:
-    """Return the table of all IAM permissions."""
-    return required_entry("iam", "policies", Policies)
+policies = entry_reader("iam", "policies", Policies)
+"""Return the table of all IAM permissions."""

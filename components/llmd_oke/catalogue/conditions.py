@@ -3,13 +3,12 @@ and deployed ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
 from llmd_base.row import Row
 
 from llmd_oke.catalogue.server_settings import quantization
 from llmd_oke.config.stack import QuickReduceFormat
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 
 class Conditions(Entry):
@@ -124,10 +123,8 @@ class QuickReduceTimes(Entry):
     time_share: dict[QuickReduceFormat, dict[int, float]]
 
 
-@cache
-def quick_reduce_times() -> QuickReduceTimes:
-    """Return the durations and bytes of quantized all-reduces as shares of those in BF16."""
-    return required_entry("tuning", "quick-reduce", QuickReduceTimes)
+quick_reduce_times = entry_reader("tuning", "quick-reduce", QuickReduceTimes)
+"""Return the durations and bytes of quantized all-reduces as shares of those in BF16."""
 
 
 def all_reduce_shares(quantization: QuickReduceFormat) -> tuple[tuple[int, float], ...]:

@@ -2,7 +2,6 @@
 measured or bounds.
 """
 
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -19,7 +18,7 @@ from llmd_oke.catalogue.entries import SUFFIX, EntryKind
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.project import LATENCY, latency_files
 from llmd_oke.catalogue.shapes import Gpu
-from llmd_oke.values import VALUES, Entry, follows_project, read_yaml, required_entry
+from llmd_oke.values import VALUES, Entry, entry_reader, follows_project, read_yaml
 
 
 def _server_kind(text: str) -> str:
@@ -126,10 +125,8 @@ class TransferFigures(Entry):
     handshake_s: NonNegativeFloat
 
 
-@cache
-def assumed_transfer() -> TransferFigures:
-    """Return the assumed factors of a KV transfer (`values/tuning/transfer.yaml`), for models without their own."""
-    return required_entry("tuning", "transfer", TransferFigures)
+assumed_transfer = entry_reader("tuning", "transfer", TransferFigures)
+"""Return the assumed factors of a KV transfer (`values/tuning/transfer.yaml`), for models without their own."""
 
 
 class ExpertFigures(Entry):
@@ -141,10 +138,8 @@ class ExpertFigures(Entry):
     imbalance: Annotated[float, Field(ge=1.0)]
 
 
-@cache
-def assumed_experts() -> ExpertFigures:
-    """Return the assumed imbalance of experts (`values/tuning/experts.yaml`), for models without their own."""
-    return required_entry("tuning", "experts", ExpertFigures)
+assumed_experts = entry_reader("tuning", "experts", ExpertFigures)
+"""Return the assumed imbalance of experts (`values/tuning/experts.yaml`), for models without their own."""
 
 
 class LatencyFigures(Entry):

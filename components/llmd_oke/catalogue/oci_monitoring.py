@@ -1,10 +1,9 @@
 """Catalogue of OCI's alarms and logs (`values/monitoring/oci.yaml`)."""
 
-from functools import cache
 from typing import Literal
 
 from llmd_oke.config.oci_monitoring import AlarmName
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 AlarmNeed = Literal["front-door", "gpu-metrics"]
 """Condition that a stack must meet for an alarm to be useful: a front door with a load balancer, or nodes that publish
@@ -52,7 +51,5 @@ class OciMonitoringFacts(Entry):
     pod_log: PodLog
 
 
-@cache
-def oci_monitoring() -> OciMonitoringFacts:
-    """Return the alarms and logs that the kit can create in OCI."""
-    return required_entry("monitoring", "oci", OciMonitoringFacts)
+oci_monitoring = entry_reader("monitoring", "oci", OciMonitoringFacts)
+"""Return the alarms and logs that the kit can create in OCI."""

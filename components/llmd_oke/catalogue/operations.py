@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import EntryKind
-from llmd_oke.values import Entry, follows_project, required_entry
+from llmd_oke.values import Entry, entry_reader, follows_project, required_entry
 
 
 class OciResource(Entry):
@@ -73,10 +73,8 @@ class _Known(dict[str, str]):
         return f"<{key}>"
 
 
-@cache
-def oci_resources() -> OciResources:
-    """Return the types of OCI resources that the kit creates."""
-    return required_entry("operations", "oci-resources", OciResources)
+oci_resources = entry_reader("operations", "oci-resources", OciResources)
+"""Return the types of OCI resources that the kit creates."""
 
 
 class Remedy(Entry):
@@ -155,10 +153,8 @@ class BringUpFacts(Entry):
     server_start: ServerStart
 
 
-@cache
-def bring_up_facts() -> BringUpFacts:
-    """Return the durations and rates of the steps of a bring-up (`values/bring-up/legs.yaml`)."""
-    return required_entry("bring-up", "legs", BringUpFacts)
+bring_up_facts = entry_reader("bring-up", "legs", BringUpFacts)
+"""Return the durations and rates of the steps of a bring-up (`values/bring-up/legs.yaml`)."""
 
 
 class ServiceLimit(Entry):
@@ -175,10 +171,8 @@ class ServiceLimits(Entry):
     network: ServiceLimit
 
 
-@cache
-def limits() -> ServiceLimits:
-    """Return the names of OCI's service limits for clusters and networks."""
-    return required_entry("limits", "oci", ServiceLimits)
+limits = entry_reader("limits", "oci", ServiceLimits)
+"""Return the names of OCI's service limits for clusters and networks."""
 
 
 class TagLimits(Entry):
@@ -196,10 +190,8 @@ class TagLimits(Entry):
     automatic: tuple[str, ...]
 
 
-@cache
-def tag_limits() -> TagLimits:
-    """Return OCI's limits for tags of a resource (`values/limits/tags.yaml`)."""
-    return required_entry("limits", "tags", TagLimits)
+tag_limits = entry_reader("limits", "tags", TagLimits)
+"""Return OCI's limits for tags of a resource (`values/limits/tags.yaml`)."""
 
 
 class PipelineLimits(Entry):
@@ -214,10 +206,8 @@ class PipelineLimits(Entry):
     own_job_minutes: int
 
 
-@cache
-def pipeline_limits() -> PipelineLimits:
-    """Return the time limits of CI pipelines (`values/limits/pipeline.yaml`)."""
-    return required_entry("limits", "pipeline", PipelineLimits)
+pipeline_limits = entry_reader("limits", "pipeline", PipelineLimits)
+"""Return the time limits of CI pipelines (`values/limits/pipeline.yaml`)."""
 
 
 StackFeature = Literal[

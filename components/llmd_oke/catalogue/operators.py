@@ -1,6 +1,5 @@
 """Operators that the kit installs: charts, Helm values, and the custom resources that configure them."""
 
-from functools import cache
 from typing import Any, Literal, Self
 
 from llmd_base.errors import KitError
@@ -13,7 +12,7 @@ from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.engine import KvConnectorName
-from llmd_oke.values import Entry, entry, follows_project, required_entry
+from llmd_oke.values import Entry, entry, entry_reader, follows_project, required_entry
 
 _OCI = "oci://"
 
@@ -382,10 +381,8 @@ def policy_engine() -> PolicyEngine:
     return required_entry("operators", "calico", PolicyEngine)
 
 
-@cache
-def node_operations() -> NodeOperations:
-    """Return the custom resources by which OKE acts on single nodes."""
-    return required_entry("operators", "node-repair", NodeOperations)
+node_operations = entry_reader("operators", "node-repair", NodeOperations)
+"""Return the custom resources by which OKE acts on single nodes."""
 
 
 @follows_project
@@ -394,10 +391,8 @@ def device_config() -> DeviceConfig:
     return required_entry("operators", "device-config", DeviceConfig)
 
 
-@cache
-def rdma() -> RdmaByFunctions:
-    """Return the settings of RDMA in pods by virtual functions of the nodes' ports."""
-    return required_entry("operators", "rdma", RdmaByFunctions)
+rdma = entry_reader("operators", "rdma", RdmaByFunctions)
+"""Return the settings of RDMA in pods by virtual functions of the nodes' ports."""
 
 
 def with_function_names(shape: Shape, maker: str | None) -> Shape:
@@ -436,21 +431,15 @@ def rdma_adapters(shape: Shape) -> RdmaAdapters:
     return rdma().adapters.get(driver_of(shape), RdmaAdapters())
 
 
-@cache
-def cluster_autoscaler() -> ClusterAutoscaler:
-    """Return the settings of OKE's cluster autoscaler add-on."""
-    return required_entry("operators", "cluster-autoscaler", ClusterAutoscaler)
+cluster_autoscaler = entry_reader("operators", "cluster-autoscaler", ClusterAutoscaler)
+"""Return the settings of OKE's cluster autoscaler add-on."""
 
 
-@cache
-def gpu_stacks() -> GpuStacks:
-    """Return the requirements of each choice of `gpuStack` and `rdma`."""
-    return required_entry("operators", "gpu-stacks", GpuStacks)
+gpu_stacks = entry_reader("operators", "gpu-stacks", GpuStacks)
+"""Return the requirements of each choice of `gpuStack` and `rdma`."""
 
 
-@cache
-def system_nodes() -> SystemNodes:
-    """Return how much of a node without GPUs is left for routers: CPUs per OCPU, and the capacity reserved for other
-    pods.
-    """
-    return required_entry("operators", "system-nodes", SystemNodes)
+system_nodes = entry_reader("operators", "system-nodes", SystemNodes)
+"""Return how much of a node without GPUs is left for routers: CPUs per OCPU, and the capacity reserved for other
+pods.
+"""

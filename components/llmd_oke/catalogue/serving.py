@@ -6,7 +6,7 @@ from pydantic import Field, JsonValue
 
 from llmd_oke.catalogue.releases import AwaitedDefinitions, CrdFiles
 from llmd_oke.config.engine import flag_of, flags_by_word
-from llmd_oke.values import Entry, entry, names, required_entry
+from llmd_oke.values import Entry, entry, entry_reader, names
 
 
 class CacheRequests(Entry):
@@ -56,10 +56,8 @@ class ModelCacheFacts(Entry):
     lustre: LustreDriver
 
 
-@cache
-def model_cache() -> ModelCacheFacts:
-    """Return the settings of model caches (`values/storage/model-cache.yaml`)."""
-    return required_entry("storage", "model-cache", ModelCacheFacts)
+model_cache = entry_reader("storage", "model-cache", ModelCacheFacts)
+"""Return the settings of model caches (`values/storage/model-cache.yaml`)."""
 
 
 class ScalingRate(Entry):
@@ -89,10 +87,8 @@ class ScalingFacts(AwaitedDefinitions):
     ratio_factor: float
 
 
-@cache
-def scaling() -> ScalingFacts:
-    """Return the settings of KEDA ScaledObjects (`values/scaling/keda.yaml`)."""
-    return required_entry("scaling", "keda", ScalingFacts)
+scaling = entry_reader("scaling", "keda", ScalingFacts)
+"""Return the settings of KEDA ScaledObjects (`values/scaling/keda.yaml`)."""
 
 
 class LeaderWorkerSetFacts(AwaitedDefinitions):
@@ -106,10 +102,8 @@ class LeaderWorkerSetFacts(AwaitedDefinitions):
     group_affinity_minor: int
 
 
-@cache
-def leader_worker_sets() -> LeaderWorkerSetFacts:
-    """Return the facts about LeaderWorkerSets (`values/serving/leader-worker-set.yaml`)."""
-    return required_entry("serving", "leader-worker-set", LeaderWorkerSetFacts)
+leader_worker_sets = entry_reader("serving", "leader-worker-set", LeaderWorkerSetFacts)
+"""Return the facts about LeaderWorkerSets (`values/serving/leader-worker-set.yaml`)."""
 
 
 class Handshake(Entry):
@@ -136,10 +130,8 @@ def _ignored_words() -> frozenset[str]:
     return frozenset(word for word, flag in known.items() if any(flag is other for other in ignored))
 
 
-@cache
-def handshake() -> Handshake:
-    """Return the settings that vLLM's handshake before a KV transfer doesn't compare (`values/vllm/handshake.yaml`)."""
-    return required_entry("vllm", "handshake", Handshake)
+handshake = entry_reader("vllm", "handshake", Handshake)
+"""Return the settings that vLLM's handshake before a KV transfer doesn't compare (`values/vllm/handshake.yaml`)."""
 
 
 class Repositories(Entry):
@@ -155,10 +147,8 @@ class Repositories(Entry):
     variables: tuple[str, ...]
 
 
-@cache
-def repositories() -> Repositories:
-    """Return the flags and variables by which vLLM reads other repositories (`values/vllm/repositories.yaml`)."""
-    return required_entry("vllm", "repositories", Repositories)
+repositories = entry_reader("vllm", "repositories", Repositories)
+"""Return the flags and variables by which vLLM reads other repositories (`values/vllm/repositories.yaml`)."""
 
 
 class WithoutRdma(Entry):
@@ -178,10 +168,8 @@ class WithoutRdma(Entry):
     reported_gb_per_s: float
 
 
-@cache
-def without_rdma() -> WithoutRdma:
-    """Return the settings and rates of KV transfer without RDMA (`values/vllm/without-rdma.yaml`)."""
-    return required_entry("vllm", "without-rdma", WithoutRdma)
+without_rdma = entry_reader("vllm", "without-rdma", WithoutRdma)
+"""Return the settings and rates of KV transfer without RDMA (`values/vllm/without-rdma.yaml`)."""
 
 
 class ObjectTemplate(Entry):

@@ -1,7 +1,6 @@
 """OCI shapes and their GPUs: hardware of a node, resource names for pods, and peak rates."""
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Protocol
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, WithJsonSchema
@@ -10,7 +9,7 @@ from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.config.pools import Taint
 from llmd_oke.config.shape_problems import did_you_mean
-from llmd_oke.values import Entry, follows_project, required_entry
+from llmd_oke.values import Entry, entry_reader, follows_project
 
 POOL_LABEL = "oke.oraclecloud.com/pool.name"
 """Node label with the name of the node's pool."""
@@ -274,9 +273,7 @@ class _FlexibleShapes(Entry):
     others: FlexibleShape
 
 
-@cache
-def _all() -> _FlexibleShapes:
-    return required_entry("flexible-shapes", "oci", _FlexibleShapes)
+_all = entry_reader("flexible-shapes", "oci", _FlexibleShapes)
 
 
 def flexible_shape(name: str) -> FlexibleShape | None:

@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, cast
 
 from llmd_base.errors import Problem
 
 from llmd_oke.config.engine import argument_of
 from llmd_oke.config.yaml_files import move_key, new_map_like, remove_items
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 from llmd_oke.version import __version__, version_numbers
 
 
@@ -74,9 +73,7 @@ class _Table(Entry):
     arguments: tuple[DeprecatedArgument, ...]
 
 
-@cache
-def _table() -> _Table:
-    return required_entry("stack-file", "deprecated-keys", _Table)
+_table = entry_reader("stack-file", "deprecated-keys", _Table)
 
 
 def deprecated_keys() -> tuple[DeprecatedKey, ...]:

@@ -8,7 +8,7 @@ from pydantic import Field, create_model
 from pydantic.alias_generators import to_camel
 
 from llmd_oke.config.base import Commit, ConfigPart, EnvironmentName, Items, is_absent
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader, required_entry
 
 SettingValue = bool | int | float | str
 
@@ -135,10 +135,8 @@ class EngineSettings(Entry):
         return {form: instead[name] for name, flag in self.flags().items() for form in flag.forms(name)}
 
 
-@cache
-def engine_settings() -> EngineSettings:
-    """Return the table of vLLM's settings, with the flags that users may not pass."""
-    return required_entry("vllm", "engine-settings", EngineSettings)
+engine_settings = entry_reader("vllm", "engine-settings", EngineSettings)
+"""Return the table of vLLM's settings, with the flags that users may not pass."""
 
 
 class FurtherFlags(Entry):

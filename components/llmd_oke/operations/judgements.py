@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
 from math import sqrt
 from typing import Literal
 
@@ -23,7 +22,7 @@ from llmd_oke.operations.observations import (
     Figure,
 )
 from llmd_oke.planning import ModelPlan, Plan
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 Side = Literal["near", "at most", "at least", "below"]
 
@@ -65,10 +64,8 @@ class Tolerances(Entry):
     preemptions: float
 
 
-@cache
-def tolerances() -> Tolerances:
-    """Return the allowed deviations of observed figures from assumed ones."""
-    return required_entry("tuning", "watching", Tolerances)
+tolerances = entry_reader("tuning", "watching", Tolerances)
+"""Return the allowed deviations of observed figures from assumed ones."""
 
 
 @dataclass(frozen=True)

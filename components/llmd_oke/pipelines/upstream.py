@@ -4,7 +4,6 @@ llm-d.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from llmd_oke.operations.registries import registry_news
 from llmd_oke.pipelines.comment import sentence
 from llmd_oke.pipelines.records import Line, Lines, PipelineRecord
 from llmd_oke.pipelines.revisions import git
-from llmd_oke.values import Entry, names, required_entry
+from llmd_oke.values import Entry, entry_reader, names
 from llmd_oke.version import version_numbers
 
 
@@ -40,10 +39,8 @@ class UpstreamSources(Entry):
     releases: tuple[ReleaseSource, ...]
 
 
-@cache
-def upstream_sources() -> UpstreamSources:
-    """Return the repositories that are checked for news (`values/operations/upstream.yaml`)."""
-    return required_entry("operations", "upstream", UpstreamSources)
+upstream_sources = entry_reader("operations", "upstream", UpstreamSources)
+"""Return the repositories that are checked for news (`values/operations/upstream.yaml`)."""
 
 
 class UpstreamNews(PipelineRecord):

@@ -5,10 +5,9 @@ limits: the most memory that clients can use is `attack_share` of it.
 """
 
 import math
-from functools import cache
 from typing import Literal
 
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 Config = dict[str, object]
 """A message of Envoy's API as a dict."""
@@ -85,10 +84,8 @@ class EnvoyBounds(Entry):
         return math.ceil(needed / self.attack_share / 64) * 64
 
 
-@cache
-def bounds() -> EnvoyBounds:
-    """Return the limits of an Envoy's resources from `values/serving/envoy-bounds.yaml`."""
-    return required_entry("serving", "envoy-bounds", EnvoyBounds)
+bounds = entry_reader("serving", "envoy-bounds", EnvoyBounds)
+"""Return the limits of an Envoy's resources from `values/serving/envoy-bounds.yaml`."""
 
 
 def manager_bounds() -> Config:

@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import cache
 from typing import Any, Final, Protocol
 
 from llmd_base.records import document
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.devices import tolerates
@@ -53,10 +52,8 @@ class AutoscalerDurations(Entry):
     provision_s: float
 
 
-@cache
-def figures() -> AutoscalerDurations:
-    """Return the simulated cluster autoscaler's durations, from `values/rehearsal/cluster-autoscaler.yaml`."""
-    return required_entry("rehearsal", "cluster-autoscaler", AutoscalerDurations)
+figures = entry_reader("rehearsal", "cluster-autoscaler", AutoscalerDurations)
+"""Return the simulated cluster autoscaler's durations, from `values/rehearsal/cluster-autoscaler.yaml`."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.cluster import availability_domains
-from llmd_oke.values import Entry, read_yaml, required_entry, values_folder
+from llmd_oke.values import Entry, entry_reader, read_yaml, values_folder
 
 from llmd_rehearsal.plugin_values import OperationRefusal
 
@@ -246,10 +246,8 @@ class OciRegion(Entry):
         return "" if ".GPU" not in shape else ("AMD" if ".MI" in shape else "NVIDIA")
 
 
-@cache
-def region_facts() -> OciRegion:
-    """Return the content of `values/rehearsal/oci_plugin/region.yaml`."""
-    return required_entry("rehearsal/oci_plugin", "region", OciRegion)
+region_facts = entry_reader("rehearsal/oci_plugin", "region", OciRegion)
+"""Return the content of `values/rehearsal/oci_plugin/region.yaml`."""
 
 
 @cache

@@ -4,9 +4,8 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 from pydantic import PositiveFloat, PositiveInt
 
 TRANSFER_FLAG = "--kv-transfer-config"
@@ -111,10 +110,8 @@ class RealVllmData(Entry):
     memory: ServerMemory
 
 
-@cache
-def real_vllm_data() -> RealVllmData:
-    """Return the content of `values/rehearsal/real-vllm.yaml`."""
-    return required_entry("rehearsal", "real-vllm", RealVllmData)
+real_vllm_data = entry_reader("rehearsal", "real-vllm", RealVllmData)
+"""Return the content of `values/rehearsal/real-vllm.yaml`."""
 
 
 def on_processor(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,6 @@ Each server only prefills, or only decodes. Prompts are never repeated, so that 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Literal, cast
 
 import yaml
@@ -16,7 +15,7 @@ from llmd_oke import catalogue, config
 from llmd_oke.config import Role
 from llmd_oke.planning.planned_model import memory
 from llmd_oke.planning.server_choices import divided_spreads
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 from llmd_tuner.experiments.recipes import Recipe, RecipeDeployment, RecipeLoad, RehearsalScale
 from llmd_tuner.servers import Room
@@ -76,10 +75,8 @@ class Grids(Entry):
     rehearsal: RehearsedGrid
 
 
-@cache
-def grids() -> Grids:
-    """Return the grids of loads under which single servers are measured, from `values/tuning/grids.yaml`."""
-    return required_entry("tuning", "grids", Grids)
+grids = entry_reader("tuning", "grids", Grids)
+"""Return the grids of loads under which single servers are measured, from `values/tuning/grids.yaml`."""
 
 
 def kinds_of_grid(name: GridName, kinds: Sequence[Parallelism]) -> tuple[Parallelism, ...]:

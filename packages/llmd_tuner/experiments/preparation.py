@@ -6,14 +6,13 @@ the router: accurate enough for a bill, but no forecast of results.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_oke import catalogue, config, planning
 from llmd_oke.config import StackConfig
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 from llmd_tuner.experiments import deployer, recipes
 from llmd_tuner.experiments.deployer import rehearsal
@@ -36,10 +35,8 @@ class Durations(Entry):
     rehearsed_teardown_s: float
 
 
-@cache
-def durations() -> Durations:
-    """Return the assumed durations of `values/experiments/durations.yaml`."""
-    return required_entry("experiments", "durations", Durations)
+durations = entry_reader("experiments", "durations", Durations)
+"""Return the assumed durations of `values/experiments/durations.yaml`."""
 
 
 @dataclass(frozen=True)

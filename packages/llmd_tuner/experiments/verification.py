@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from llmd_base.errors import KitError
@@ -13,7 +12,7 @@ from llmd_bench.comparison import ForecastError, forecast_errors
 from llmd_bench.smoke import SmokePlan
 from llmd_oke import config
 from llmd_oke.planning.releases import router_of
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.values import Entry, entry_reader
 
 from llmd_tuner.experiments import runs
 from llmd_tuner.experiments.deployer import Deployed, rehearsal
@@ -55,12 +54,10 @@ class Verifying(Entry):
     rehearsal_requests: int
 
 
-@cache
-def verifying() -> Verifying:
-    """Return the settings with which `tune verify` checks a forecast, from `values/tuning/verification.yaml`: tolerated
-    relative error, duration of the load in seconds, and numbers of requests.
-    """
-    return required_entry("tuning", "verification", Verifying)
+verifying = entry_reader("tuning", "verification", Verifying)
+"""Return the settings with which `tune verify` checks a forecast, from `values/tuning/verification.yaml`: tolerated
+relative error, duration of the load in seconds, and numbers of requests.
+"""
 
 
 @dataclass(frozen=True)
