@@ -12,7 +12,6 @@ from typing import NamedTuple
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 
-from llmd_bench.adapters import compare_adapters
 from llmd_bench.deployment import (
     Counter,
     Directory,
@@ -44,7 +43,7 @@ from llmd_bench.load.generator import ATTEMPT_TIMEOUT_S, GeneratedLoad, introduc
 from llmd_bench.load.records import RequestRecord, classify
 from llmd_bench.load.workload import ClosedLoop, PromptSource
 from llmd_bench.performance import Performance, summarize
-from llmd_bench.queries import OTHER_API_PATHS, ask_builtin_set, ask_other_api, scrape
+from llmd_bench.queries import OTHER_API_PATHS, ask_builtin_set, ask_other_api, compare_adapters, scrape
 from llmd_bench.run_context import RunContext
 from llmd_bench.smoke_request import SmokeLimits, SmokeRequest, SmokeVerdict, judge
 

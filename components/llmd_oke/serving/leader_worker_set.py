@@ -2,13 +2,20 @@
 
 The controller (https://lws.sigs.k8s.io) creates the pods of a group together, passes the leader's address and the pod's
 index to each, and recreates all pods of a group if one ends, since a server can't continue without all its ranks.
+Arguments of routing sidecars contain the DNS names of all pods of both roles.
 """
 
+from importlib import resources
+
+from llmd_oke.catalogue.releases import POD_IP
 from llmd_oke.catalogue.shapes import POOL_LABEL
-from llmd_oke.kubernetes_types import ObjectMeta, PodAffinity, PodAffinityTerm, PodTemplate
-from llmd_oke.objects import Manifest
+from llmd_oke.config import Role
+from llmd_oke.kubernetes_types import Container, EnvVar, ObjectMeta, PodAffinity, PodAffinityTerm, PodTemplate
+from llmd_oke.objects import RESTRICTED_CONTAINER, Manifest
 from llmd_oke.planning import Rollout
-from llmd_oke.serving.manifests import waiting_for
+from llmd_oke.serving import bench_program, labels
+from llmd_oke.serving.manifests import from_field, waiting_for
+from llmd_oke.serving.vllm import ServerSpec
 
 API_VERSION = "leaderworkerset.x-k8s.io/v1"
 KIND = "LeaderWorkerSet"
@@ -82,3 +89,38 @@ def _in_one_pool(selector: dict[str, str], required: bool) -> PodAffinity:
     if required:
         return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+
+
+_UNIT, _NAMESPACE = "LLMD_OKE_UNIT", "POD_NAMESPACE"
+
+
+def peer_hosts(role: Role, nodes: int) -> list[str]:
+    """Return the DNS names of the pods of a role's first server in the order of their nodes, as its LeaderWorkerSet
+    creates them. Unit and namespace are references to environment variables, which Kubernetes expands.
+    """
+    name = f"$({_UNIT})-{role}"
+    return [f"{name}-0{f'-{rank}' if rank else ''}.{name}.$({_NAMESPACE}).svc" for rank in range(nodes)]
+
+
+def peer_environment() -> list[EnvVar]:
+    """Return the environment variables that the peers' DNS names refer to (unit and namespace), and the pod's own
+    address.
+    """
+    namespace, address = from_field(_NAMESPACE, "metadata.namespace"), from_field(POD_IP, "status.podIP")
+    return [bench_program.from_label(_UNIT, labels.UNIT), namespace, address]
+
+
+def peer_names_container(spec: ServerSpec) -> Container:
+    """Return the init container that waits, at most for the start-up budget, until the DNS names of the pods of both
+    roles resolve: a sidecar that ended because of a missing name would restart all pods of its group.
+    """
+    names = [name for role in ("prefill", "decode") for name in peer_hosts(role, spec.parallelism.nodes)]
+    return bench_program.container(
+        name="peer-names",
+        image=spec.release.vllm.image.pinned,
+        command=["python3", "-IBc", (resources.files("llmd_pods") / "peer_names.py").read_text(encoding="utf-8")],
+        args=[f"--limit-s={spec.model.startup_budget_s}", f"--own=$({POD_IP})", *names],
+        env=peer_environment(),
+        resources={"requests": {"cpu": "100m", "memory": "64Mi"}},
+        securityContext={**RESTRICTED_CONTAINER, "runAsNonRoot": True, "runAsUser": 65534},
+    )

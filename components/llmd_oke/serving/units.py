@@ -32,9 +32,9 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning import Rollout, placement
-from llmd_oke.serving import compiled_code, labels, network_policies, peer_names, vllm
+from llmd_oke.serving import compiled_code, labels, network_policies, vllm
 from llmd_oke.serving.args import ServersArgs, UnitArgs
-from llmd_oke.serving.leader_worker_set import leader_worker_set
+from llmd_oke.serving.leader_worker_set import leader_worker_set, peer_environment, peer_hosts, peer_names_container
 from llmd_oke.serving.manifests import (
     NAMESPACE_S,
     api_access_mount,
@@ -373,7 +373,7 @@ def init_containers(spec: ServerSpec, args: UnitArgs) -> list[Container]:
     """
     cached = containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
     compiled = [compiled_code.container(vllm.compiled_key(spec), spec.user)] if spec.keeps_compiled_code else []
-    awaited = [peer_names.waiting_container(spec)] if _names_peers(spec) else []
+    awaited = [peer_names_container(spec)] if _names_peers(spec) else []
     return [*cached, *compiled, *awaited, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
 
 
@@ -393,8 +393,8 @@ def _connector_arguments(spec: ServerSpec) -> list[str]:
     told = document(
         "tensor_parallel_size data_parallel_size data_parallel_size_local",
         spread,
-        prefill_hosts=",".join(peer_names.hosts("prefill", spread.nodes)),
-        decode_hosts=",".join(peer_names.hosts("decode", spread.nodes)),
+        prefill_hosts=",".join(peer_hosts("prefill", spread.nodes)),
+        decode_hosts=",".join(peer_hosts("decode", spread.nodes)),
     )
     return [argument.format(**told) for argument in (*way.sidecar_arguments, *of_ranks)]
 
@@ -414,7 +414,7 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> Container:
     pool_flag = mapped(args["namespace"], lambda namespace: f"--inference-pool={namespace}/{pool}")
     protection = ["--enable-ssrf-protection", pool_flag] if pool else []
     traced = tracing_environment(f"{spec.model.name}-routing-proxy", spec.tracing)
-    variables = plain_variables(traced) + (peer_names.environment() if _names_peers(spec) else [])
+    variables = plain_variables(traced) + (peer_environment() if _names_peers(spec) else [])
     container: Container = {
         "name": "routing-proxy",
         "image": sidecar.image.pinned,
