@@ -10,7 +10,7 @@ from rich.table import Table
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options
-from llmd_oke.cli.tables import FittingTable
+from llmd_oke.cli.tables import FittingTable, open_table
 
 if TYPE_CHECKING:
     from llmd_oke.operations.acceptance import PoolResult
@@ -67,9 +67,7 @@ def _show(result: "PoolResult") -> None:
 
 
 def _table(result: "PoolResult") -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("node", "verdict", "date", *_checks(result)):
-        table.add_column(column)
+    table = open_table("node", "verdict", "date", *_checks(result))
     for item in result.results:
         outcomes = {check.name: check.outcome for check in item.checks}
         verdict = "[green]passed[/]" if item.verdict == "passed" else f"[red]{item.verdict}[/]"

@@ -21,7 +21,7 @@ from llmd_oke.catalogue.shapes import SHAPES
 from llmd_oke.cli import console, options
 from llmd_oke.cli.console import problem_document
 from llmd_oke.cli.plan_summary import minutes, show_summary
-from llmd_oke.cli.tables import FittingTable
+from llmd_oke.cli.tables import FittingTable, open_table
 from llmd_oke.config.schema import stack_file_schema
 from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
 from llmd_oke.planning.conditions import forecast_differences
@@ -47,11 +47,13 @@ def check(
     except InvalidStack as refused:
         if not as_json:
             raise
-        _print({"stack": stack, "ok": False, "problems": [problem_document(problem) for problem in refused.problems]})
+        console.show_json(
+            {"stack": stack, "ok": False, "problems": [problem_document(problem) for problem in refused.problems]}
+        )
         raise typer.Exit(1) from refused
     if as_json:
         deployed = plan_document(plan) | {"not_as_measured": forecast_differences(plan)}
-        _print({"stack": stack, "ok": True, "problems": [], **deployed})
+        console.show_json({"stack": stack, "ok": True, "problems": [], **deployed})
     elif shows_all(explain=explain):
         show_plan(stack, plan)
         for name, texts in forecast_differences(plan).items():
@@ -78,10 +80,6 @@ def _plan(project: Path, stack: str) -> Plan:
     if problems := project_problems():
         raise InvalidStack(problems)
     return with_policies(project, stack, plan)
-
-
-def _print(document: dict[str, Any]) -> None:
-    console.show_json(document)
 
 
 def schema(project: options.Project = options.HERE) -> None:
@@ -234,9 +232,7 @@ def _cluster(plan: Plan, release: str) -> Table:
 
 def _costs(cost: Costs) -> Table:
     """Return the table of all parts with their prices, and the sum."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=True)
-    table.add_column(f"  cost at list price, {cost.as_of}")
-    table.add_column("$/hour", justify="right")
+    table = open_table(f"  cost at list price, {cost.as_of}", "$/hour", right={"$/hour"})
     for part in cost.parts:
         table.add_row(f"  {escape(part.part)}", "unknown" if part.usd_per_hour is None else f"{part.usd_per_hour:,.2f}")
     if len(cost.parts) > 1:
@@ -247,11 +243,7 @@ def _costs(cost: Costs) -> Table:
 def _bring_up(forecast: BringUp) -> Table:
     """Return the table of the phases with their times. Phases in brackets aren't on the critical path."""
     starts, critical = forecast.starts, forecast.critical
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("  from up to the first token, forecast")
-    table.add_column("from", justify="right")
-    table.add_column("takes", justify="right")
-    table.add_column("figure")
+    table = open_table("  from up to the first token, forecast", "from", "takes", "figure", right={"from", "takes"})
     for leg in forecast.legs:
         takes = minutes(leg.seconds)
         longest = leg.name in critical
@@ -266,16 +258,14 @@ def _bring_up(forecast: BringUp) -> Table:
 
 
 def _models(plan: Plan) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("  model", "topology", "copies", "GPUs", "router"):
-        table.add_column(name, justify="right" if name in {"copies", "GPUs"} else "left")
-    table.add_column("KV tokens per server (bound)", justify="right")
+    room = "KV tokens per server (bound)"
+    table = open_table("  model", "topology", "copies", "GPUs", "router", room, right={"copies", "GPUs", room})
     for model in plan.models:
-        room = "\n".join(
+        tokens = "\n".join(
             f"{role.role} {role.memory.key_value_tokens:,}"
             + (f", {role.host_key_value_tokens:,} in the node's memory" if role.host_key_value_tokens else "")
             for role in model.units[0].roles
         )
-        cells = (str(model.topology), str(len(model.units)), str(model.gpus), model.router.mode, room)
+        cells = (str(model.topology), str(len(model.units)), str(model.gpus), model.router.mode, tokens)
         table.add_row(f"  {model.name}", *cells)
     return table

@@ -1,8 +1,9 @@
 """Tables whose figures are never truncated: in a narrow terminal headings are wrapped, or rows become paragraphs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -19,6 +20,16 @@ _INDENT = 4
 def plain_cells(*cells: str | Text) -> list[Text]:
     """Return cells as Rich texts without markup, since names from files and clusters may contain brackets."""
     return [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
+
+
+def open_table(*headings: str, right: Container[str] = (), **columns: Any) -> Table:
+    """Return a Rich table without lines and rows. The columns with a heading in `right` are aligned to the right;
+    `columns` are settings of all columns, such as `no_wrap`.
+    """
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", **columns)
+    return table
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from llmd_base.errors import KitError
 from llmd_base.records import collected
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
-from llmd_oke.cli.tables import FittingTable
+from llmd_oke.cli.tables import FittingTable, open_table
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -239,11 +239,8 @@ def plan_document(experiment: Experiment, forecast: Forecast) -> dict[str, Any]:
 
 
 def _rounds(rounds: Sequence[ExperimentRound]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("  round")
-    table.add_column("deployments")
-    for name in ("GPUs", "levels", "deploy", "bench", "tear down"):
-        table.add_column(name, justify="right")
+    figures = ("GPUs", "levels", "deploy", "bench", "tear down")
+    table = open_table("  round", "deployments", *figures, right=figures)
     for number, part in enumerate(rounds, 1):
         times = (_duration(part.deploy), _duration(part.bench), _duration(part.teardown))
         table.add_row(f"  {number}", "\n".join(part.names), str(part.gpus), str(part.stages), *times)
@@ -264,10 +261,7 @@ def _time(seconds: float) -> str:
 def show_status(folder: RunFolder) -> None:
     """Print the progress of an experiment's run: the state of each deployment."""
     state = folder.state
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("deployment", "state", "levels"):
-        table.add_column(name)
-    table.add_column("cause", overflow="fold")
+    table = open_table("deployment", "state", "levels", "cause", overflow="fold")
     for name, stages in folder.deployments().items():
         standing = state.deployments[name]
         done = len(stages) - len(folder.left(name))

@@ -21,7 +21,7 @@ from llmd_oke import config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.results import Hint, parse_hints, show_rejected
-from llmd_oke.cli.tables import FittingTable
+from llmd_oke.cli.tables import FittingTable, open_table
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, deployed_conditions
 from llmd_oke.planning.releases import used_release
 from rich.markup import escape
@@ -268,9 +268,7 @@ def findings(as_json: options.Json = False) -> None:
 
 
 def _outcome_table(outcomes: list[ClaimOutcome]) -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("finding", "at", "predicted", "accepted", "basis", "verdict"):
-        table.add_column(column, justify="right" if column == "at" else "left")
+    table = open_table("finding", "at", "predicted", "accepted", "basis", "verdict", right={"at"})
     for outcome in outcomes:
         colour = _COLOURS[outcome.verdict]
         cells = (

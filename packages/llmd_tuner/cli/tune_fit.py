@@ -18,7 +18,7 @@ from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS
 from llmd_oke.catalogue.latency_figures import LatencyFigures, figures_text
 from llmd_oke.cli import console, options
 from llmd_oke.cli.results import Hint, parse_hints
-from llmd_oke.cli.tables import FittingTable
+from llmd_oke.cli.tables import FittingTable, open_table
 from rich.table import Table
 
 from llmd_tuner import search_inputs
@@ -218,16 +218,15 @@ def _one_model(rows: list[Row]) -> str:
 
 
 def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("role", "points", "sizes", "error of the points", "unseen loads", "unseen sizes"):
-        table.add_column(column, justify="left" if column in {"role", "sizes"} else "right")
+    errors = ("error of the points", "unseen loads", "unseen sizes")
+    table = open_table("role", "points", "sizes", *errors, right={"points", *errors})
     for name, fit_ in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
         if fit_ is None or name not in fitted:
             table.add_row(name, "too few: as before", "", "", "", "")
             continue
-        errors = (fit_.error, fit_.unseen_load_error, fit_.unseen_size_error)
+        shares = (fit_.error, fit_.unseen_load_error, fit_.unseen_size_error)
         sizes = ", ".join(spread.kind.upper() for spread in fit_.parallelisms)
-        shown = ("-" if error is None else f"{error:.1%}" for error in errors)
+        shown = ("-" if error is None else f"{error:.1%}" for error in shares)
         table.add_row(name, str(fit_.points), sizes, *shown)
     console.errors().print(FittingTable(table))
     for name, measured in figures.measured_conditions().items():
@@ -267,10 +266,8 @@ def match(
 
 
 def _table(result: list[Match]) -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    columns = ("topology", "concurrency", "decode tok/s", "prompt tok/s", "prefill GPUs", "GPUs", "TPSU", "TPSG")
-    for column in columns:
-        table.add_column(column, justify="left" if column == "topology" else "right", no_wrap=True)
+    figures = ("concurrency", "decode tok/s", "prompt tok/s", "prefill GPUs", "GPUs", "TPSU", "TPSG")
+    table = open_table("topology", *figures, right=figures, no_wrap=True)
     for item in result:
         table.add_row(
             item.topology,

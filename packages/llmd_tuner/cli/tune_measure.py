@@ -12,10 +12,10 @@ from llmd_bench.files import write_whole
 from llmd_oke import catalogue, config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
+from llmd_oke.cli.tables import open_table
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.planning.releases import used_release
 from rich.markup import escape
-from rich.table import Table
 
 from llmd_tuner import search_inputs
 from llmd_tuner import workload as workloads
@@ -118,10 +118,7 @@ def points(recipe: Recipe) -> int:
 
 def show_points(recipe: Recipe, grid: GridName) -> None:
     """Show which servers are measured under which loads, and how accurate a fit to such measurements is."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("  servers")
-    for name in ("ISL", "OSL", "requests in flight"):
-        table.add_column(name, justify="left" if name == "requests in flight" else "right")
+    table = open_table("  servers", "ISL", "OSL", "requests in flight", right={"ISL", "OSL"})
     for deployment in recipe.deployments:
         for load in recipe.loads_of(deployment):
             levels = ", ".join(map(str, load.concurrencies))

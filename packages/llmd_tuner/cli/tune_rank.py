@@ -16,7 +16,7 @@ from llmd_oke import config, planning
 from llmd_oke.catalogue import Shape
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
-from llmd_oke.cli.tables import FittingTable
+from llmd_oke.cli.tables import FittingTable, open_table
 from llmd_oke.config import yaml_files
 from rich.markup import escape
 from rich.table import Table
@@ -349,9 +349,7 @@ def _simulated(finalists: Sequence[SimulatedFinalist]) -> Table:
 
 
 def _table(columns: Sequence[str], last: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if column == "deployment" and index == 0 else "right", no_wrap=True)
+    table = open_table(*columns, right={*columns} - {"deployment"}, no_wrap=True)
     table.add_column(escape(last))
     return table
 

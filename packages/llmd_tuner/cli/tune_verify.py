@@ -13,7 +13,7 @@ from llmd_bench.comparison import ForecastError
 from llmd_bench.files import write_whole
 from llmd_oke import config
 from llmd_oke.cli import console, options
-from llmd_oke.cli.tables import FittingTable
+from llmd_oke.cli.tables import FittingTable, open_table
 from rich.markup import escape
 from rich.table import Table
 
@@ -153,12 +153,9 @@ def show_verification(verified: Verified) -> None:
 
 def _table(verified: Verified) -> Table:
     forecast = verified.forecast
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("")
-    bound = forecast.basis is Basis.BOUND
-    table.add_column("no forecast\n(bound)" if bound else f"forecast\n({forecast.basis.value})", justify="right")
-    table.add_column(f"seen\n({verified.seen.basis.value})", justify="right")
-    table.add_column("error", justify="right")
+    predicted = "no forecast\n(bound)" if forecast.basis is Basis.BOUND else f"forecast\n({forecast.basis.value})"
+    figures = (predicted, f"seen\n({verified.seen.basis.value})", "error")
+    table = open_table("", *figures, right=figures)
     for figure in verified.compared:
         colour = "red" if figure in verified.missed else "green"
         name = f"{figure.metric.title} [dim]{figure.metric.units}[/]"
