@@ -18,7 +18,7 @@ import typer
 import yaml
 from llmd_base.addresses import HttpEndpoint
 from llmd_base.errors import KitError
-from llmd_base.records import document
+from llmd_base.records import document, record
 from llmd_base.row import Basis, Quantiles, Row
 from llmd_bench.deployment import ServerPods, stability
 from llmd_bench.files import REQUESTS_FILE, make_folder, write_rows
@@ -58,84 +58,57 @@ SIGNED_IN_ONCE = (
     "later requests fail with 401. Send longer loads with --in-cluster."
 )
 
-Shapes = Annotated[
-    list[str],
-    typer.Option(
-        "--shape",
-        "--load",
-        "-l",
-        help="closed:USERS, constant:RATE, poisson:RATE (requests/s; several values make a sweep) or trace:FILE "
-        "(JSON Lines, CSV). May be given several times.",
-    ),
-]
-Stack = Annotated[str | None, typer.Option("--stack", "-s", help="Stack whose model is loaded.")]
-Url = Annotated[str | None, typer.Option(help="Address to load instead: what stands before /v1/.")]
-Model = Annotated[str | None, typer.Option(help="Model; needed where there are several.")]
-Requests = Annotated[int | None, typer.Option(min=1, help="Requests of each stage.")]
-Duration = Annotated[float | None, options.time_option(about="Time of each stage, in model time: 90s, 10m")]
-InputTokens = Annotated[
-    str | None,
-    typer.Option(help="TOKENS, normal:MEAN,SD or lognormal:MEAN,SD; else the workload's (for a URL 1024)."),
-]
-OutputTokens = Annotated[str | None, typer.Option(help="The same for answers (for a URL 128).")]
-Prefix = Annotated[str | None, typer.Option(help="Prefixes that prompts share, TOKENSxGROUPS: 2048x10.")]
-Dialogues = Annotated[
-    str | None,
-    typer.Option("--conversations", help="Conversations, AT_A_TIMExTURNS: 64x5."),
-]
-Trim = Annotated[str, typer.Option(help="What not to count: none, busy, or a share of the time at both ends.")]
-Rest = Annotated[float, options.time_option(about="Time between two stages", least_s=0, default_s=0)]
-Limit = Annotated[float | None, options.time_option(about="Time after which the whole run ends")]
-RequestTimeout = Annotated[float, options.time_option(about="Time for one request", default_s=REQUEST_TIMEOUT_S)]
-Seed = Annotated[int, typer.Option(help="Of lengths and arrivals.")]
-InCluster = Annotated[bool, typer.Option("--in-cluster", help="Send the load from pods of a Job that goes afterwards.")]
-Parallelism = Annotated[int, typer.Option(min=1, max=64, help="Pods that send the load together.")]
-Processes = Annotated[int, typer.Option(min=1, max=64, help="Processes of each generator.")]
-Tool = Annotated[
-    Literal["own", "inference-perf"], typer.Option(help="What sends the load; inference-perf does in the cluster.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the manifests of the Job, and create nothing.")]
-Gpu = Annotated[str | None, typer.Option(help="GPU behind --url, for rows.")]
-Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs behind --url, for rows.")]
-Certificates = Annotated[
-    Path | None, typer.Option(exists=True, help="Authority that signed for --url, or for the Gateway (PEM).")
-]
-ThroughGateway = Annotated[
-    bool, typer.Option("--through-gateway", help="Send requests to the Gateway's own address, as its clients do.")
-]
-Output = Annotated[Path | None, typer.Option(help="File for all requests (JSON Lines), written as they end.")]
-Rows = Annotated[Path | None, typer.Option(help="File for a row per stage (JSON Lines, CSV).")]
-
 
 @dataclass(frozen=True)
 class TargetOptions:
     """Options of `llmd-oke bench` that choose the target of the load: a model of a stack, or a URL."""
 
-    stack: Stack = None
-    url: Url = None
-    model: Model = None
+    stack: Annotated[str | None, typer.Option("--stack", "-s", help="Stack whose model is loaded.")] = None
+    url: Annotated[str | None, typer.Option(help="Address to load instead: what stands before /v1/.")] = None
+    model: Annotated[str | None, typer.Option(help="Model; needed where there are several.")] = None
     api: Annotated[Api, typer.Option(help="API to load.")] = "completions"
-    gpu: Gpu = None
-    gpus: Gpus = None
-    certificates: Certificates = None
-    through_gateway: ThroughGateway = False
+    gpu: Annotated[str | None, typer.Option(help="GPU behind --url, for rows.")] = None
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs behind --url, for rows.")] = None
+    certificates: Annotated[
+        Path | None, typer.Option(exists=True, help="Authority that signed for --url, or for the Gateway (PEM).")
+    ] = None
+    through_gateway: Annotated[
+        bool, typer.Option("--through-gateway", help="Send requests to the Gateway's own address, as its clients do.")
+    ] = False
 
 
 @dataclass(frozen=True)
 class LoadFlags:
     """Options of `llmd-oke bench` that describe the load: its shapes, requests and conditions."""
 
-    load: Shapes
-    requests: Requests = None
-    duration: Duration = None
-    input_tokens: InputTokens = None
-    output_tokens: OutputTokens = None
-    prefix: Prefix = None
-    conversations: Dialogues = None
-    trim: Trim = "none"
-    rest: Rest = 0.0
-    limit: Limit = None
-    seed: Seed = 0
+    load: Annotated[
+        list[str],
+        typer.Option(
+            "--shape",
+            "--load",
+            "-l",
+            help="closed:USERS, constant:RATE, poisson:RATE (requests/s; several values make a sweep) or trace:FILE "
+            "(JSON Lines, CSV). May be given several times.",
+        ),
+    ]
+    requests: Annotated[int | None, typer.Option(min=1, help="Requests of each stage.")] = None
+    duration: Annotated[float | None, options.time_option(about="Time of each stage, in model time: 90s, 10m")] = None
+    input_tokens: Annotated[
+        str | None,
+        typer.Option(help="TOKENS, normal:MEAN,SD or lognormal:MEAN,SD; else the workload's (for a URL 1024)."),
+    ] = None
+    output_tokens: Annotated[str | None, typer.Option(help="The same for answers (for a URL 128).")] = None
+    prefix: Annotated[str | None, typer.Option(help="Prefixes that prompts share, TOKENSxGROUPS: 2048x10.")] = None
+    conversations: Annotated[
+        str | None,
+        typer.Option("--conversations", help="Conversations, AT_A_TIMExTURNS: 64x5."),
+    ] = None
+    trim: Annotated[str, typer.Option(help="What not to count: none, busy, or a share of the time at both ends.")] = (
+        "none"
+    )
+    rest: Annotated[float, options.time_option(about="Time between two stages", least_s=0, default_s=0)] = 0.0
+    limit: Annotated[float | None, options.time_option(about="Time after which the whole run ends")] = None
+    seed: Annotated[int, typer.Option(help="Of lengths and arrivals.")] = 0
 
     def stages(self) -> list[LoadStage]:
         """Return the stages of the load: one for each value of each shape in the options.
@@ -174,7 +147,9 @@ class LoadFlags:
 class ClockOptions:
     """Options of `llmd-oke bench` for timeouts and simulated time."""
 
-    request_timeout: RequestTimeout = REQUEST_TIMEOUT_S
+    request_timeout: Annotated[
+        float, options.time_option(about="Time for one request", default_s=REQUEST_TIMEOUT_S)
+    ] = REQUEST_TIMEOUT_S
     time_scale: options.TimeScale = 1.0
     simulated: options.Simulated = None
 
@@ -183,11 +158,17 @@ class ClockOptions:
 class SenderOptions:
     """Options of `llmd-oke bench` for the processes or pods that send the load."""
 
-    processes: Processes = 1
-    in_cluster: InCluster = False
-    parallelism: Parallelism = 1
-    tool: Tool = "own"
-    dry_run: DryRun = False
+    processes: Annotated[int, typer.Option(min=1, max=64, help="Processes of each generator.")] = 1
+    in_cluster: Annotated[
+        bool, typer.Option("--in-cluster", help="Send the load from pods of a Job that goes afterwards.")
+    ] = False
+    parallelism: Annotated[int, typer.Option(min=1, max=64, help="Pods that send the load together.")] = 1
+    tool: Annotated[
+        Literal["own", "inference-perf"], typer.Option(help="What sends the load; inference-perf does in the cluster.")
+    ] = "own"
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests of the Job, and create nothing.")] = (
+        False
+    )
 
     @property
     def pods(self) -> bool:
@@ -199,8 +180,8 @@ class SenderOptions:
 class OutputOptions:
     """Options of `llmd-oke bench` for the results' files and format."""
 
-    output: Output = None
-    rows: Rows = None
+    output: Annotated[Path | None, typer.Option(help="File for all requests (JSON Lines), written as they end.")] = None
+    rows: Annotated[Path | None, typer.Option(help="File for a row per stage (JSON Lines, CSV).")] = None
     reports: options.Reports = None
     project: options.Project = options.HERE
     as_json: options.Json = False
@@ -549,18 +530,9 @@ def _pod_load(load: LoadFlags, clock: ClockOptions, sender: SenderOptions) -> "L
     if load.prefix or load.conversations or load.rest or load.limit:
         remedy = "Leave out --prefix, --conversations, --rest and --limit, or --in-cluster and --tool."
         raise KitError("Pods send single requests, one stage after the other.", remedy)
-    return LoadOptions(
-        shapes=tuple(load.load),
-        requests=load.requests,
-        duration_s=load.duration,
-        input_tokens=load.input_tokens,
-        output_tokens=load.output_tokens,
-        parallelism=sender.parallelism,
-        processes=sender.processes,
-        trim=load.trim,
-        seed=load.seed,
-        time_scale=clock.time_scale,
-        request_timeout_s=clock.request_timeout,
+    shapes, timeout_s = tuple(load.load), clock.request_timeout
+    return record(
+        LoadOptions, load, sender, clock, shapes=shapes, duration_s=load.duration, request_timeout_s=timeout_s
     )
 
 

@@ -29,16 +29,14 @@ from llmd_oke.planning.container_images import chart_archives, images_of, tag_on
 from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, ServerStartForecast, bring_up, costs, server_start
 from llmd_oke.policies.organisation import with_policies
 
-Explain = Annotated[
-    bool,
-    typer.Option("--explain", help="On a terminal too, all of the plan, its forecasts and advice; not one screen."),
-]
-
 
 def check(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    explain: Explain = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="On a terminal too, all of the plan, its forecasts and advice; not one screen."),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Check a stack file without contacting anything: show all problems at once, or the plan and advice."""

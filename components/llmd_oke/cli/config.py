@@ -17,24 +17,21 @@ app = typer.Typer(
     " nothing."
 )
 
-Effective = Annotated[
-    bool,
-    typer.Option(
-        "--effective",
-        help="Add what holds for keys that are left out: defaults, values of release and catalogue, and those that"
-        " follow from other keys.",
-    ),
-]
-AsYaml = Annotated[
-    bool, typer.Option("--yaml", help="Print what the files say together as one stack file, without origins.")
-]
-
 
 @app.command()
 def show(
     stack: options.Stack,
-    effective: Effective = False,
-    as_yaml: AsYaml = False,
+    effective: Annotated[
+        bool,
+        typer.Option(
+            "--effective",
+            help="Add what holds for keys that are left out: defaults, values of release and catalogue, and those that"
+            " follow from other keys.",
+        ),
+    ] = False,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print what the files say together as one stack file, without origins.")
+    ] = False,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:

@@ -13,17 +13,15 @@ from llmd_oke.cli import console, options
 
 STREAM = "-"
 
-Output = Annotated[
-    str | None,
-    typer.Option(
-        "--output", "-o", help="SVG to write; `-` for standard output. The stack's name with .svg if left out."
-    ),
-]
-
 
 def diagram(
     stack: options.Stack,
-    output: Output = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", help="SVG to write; `-` for standard output. The stack's name with .svg if left out."
+        ),
+    ] = None,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:

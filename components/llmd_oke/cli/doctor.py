@@ -29,10 +29,6 @@ _LABEL = 10
 
 _STYLES = {"outage": "bold red", "degraded": "red", "risk": "magenta"}
 
-DoctorStack = Annotated[
-    str | None,
-    typer.Option("--stack", "-s", help="Stack that runs, of the file `Pulumi.<stack>.yaml` in `stacks`."),
-]
 From = Annotated[
     Path | None,
     typer.Option(
@@ -44,7 +40,10 @@ From = Annotated[
 
 
 def doctor(
-    stack: DoctorStack = None,
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", "-s", help="Stack that runs, of the file `Pulumi.<stack>.yaml` in `stacks`."),
+    ] = None,
     source: From = None,
     project: options.Project = options.HERE,
     prometheus: PrometheusUrl = None,

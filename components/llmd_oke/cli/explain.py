@@ -28,24 +28,21 @@ MOST_NAMES = 4
 LONGEST = 90
 """Maximum number of characters of a rendered value in text output."""
 
-What = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY | OBJECT[.FIELD]",
-        help="Key such as `models[0].engine.maxNumSeqs`, or `Deployment/NAME.spec.replicas`; the first step of a field"
-        " may be any key that the object has once, and `[...]` holds an index or the name of an item:"
-        " `containers[vllm].args[port]`.",
-    ),
-]
-Instead = Annotated[
-    str | None, typer.Option("--to", help="Value of the key to try instead, as YAML; one is chosen if left out.")
-]
-
 
 def explain(
-    what: What,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY | OBJECT[.FIELD]",
+            help="Key such as `models[0].engine.maxNumSeqs`, or `Deployment/NAME.spec.replicas`; the first step of a "
+            "field may be any key that the object has once, and `[...]` holds an index or the name of an item:"
+            " `containers[vllm].args[port]`.",
+        ),
+    ],
     stack: options.Stack,
-    to: Instead = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Value of the key to try instead, as YAML; one is chosen if left out.")
+    ] = None,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:

@@ -29,13 +29,9 @@ from llmd_oke.planning.copy_lists import CopyForm, as_copy, copy_text
 
 app = typer.Typer(no_args_is_help=True, help="Container images: what a stack pulls, and the lock of their digests.")
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")]
 Check = Annotated[
     bool,
     typer.Option("--check", help="Write nothing; end with 1 where the lock isn't what the registries say."),
-]
-Moved = Annotated[
-    bool, typer.Option("--moved", help="Take the new digest of a tag that names another image than it did.")
 ]
 
 
@@ -137,7 +133,12 @@ def verify(stack: options.Stack, project: options.Project = options.HERE, as_jso
 
 @app.command("update")
 def update(
-    project: options.Project = options.HERE, dry_run: DryRun = False, check: Check = False, moved: Moved = False
+    project: options.Project = options.HERE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")] = False,
+    check: Check = False,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="Take the new digest of a tag that names another image than it did.")
+    ] = False,
 ) -> None:
     """Query the registries of all images that the kit deploys for digests, and write the lock. A project has a lock of
     its own, `values/container-images/lock.yaml`, for images that the kit's lock lacks; without a project, and in a

@@ -64,13 +64,12 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[
-    bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
-]
-
-
 @app.callback()
-def _kit(version: Version = False) -> None:
+def _kit(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Prefill/decode disaggregated vLLM with llm-d on OKE and MI300X: plan, deploy, rehearse, benchmark."""
 
 

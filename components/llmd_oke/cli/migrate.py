@@ -19,15 +19,6 @@ from llmd_oke.config.effective import StackSource
 from llmd_oke.config.load import stack_object
 from llmd_oke.config.yaml_files import steps
 
-StackName = Annotated[
-    str | None, typer.Option("--stack", "-s", help="Stack, of the file `Pulumi.<stack>.yaml` in `stacks`.")
-]
-File = Annotated[
-    Path | None,
-    typer.Option(
-        "--file", help="Stack file, or one that stacks build on, in place of --stack.", dir_okay=False, exists=True
-    ),
-]
 Write = Annotated[bool, typer.Option("--write", help="Write the file; without it, what would change is shown.")]
 
 
@@ -49,8 +40,15 @@ class Migration:
 
 
 def migrate(
-    stack: StackName = None,
-    file: File = None,
+    stack: Annotated[
+        str | None, typer.Option("--stack", "-s", help="Stack, of the file `Pulumi.<stack>.yaml` in `stacks`.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", help="Stack file, or one that stacks build on, in place of --stack.", dir_okay=False, exists=True
+        ),
+    ] = None,
     write: Write = False,
     project: options.Project = options.HERE,
     as_json: options.Json = False,

@@ -23,18 +23,9 @@ app = typer.Typer(
     no_args_is_help=True, help="Models of the catalogue: compute the entry of a further one, see news of recipes."
 )
 
-Source = Annotated[str, typer.Argument(help="Repository of Hugging Face, config.json, or a folder with it.")]
-IndexFile = Annotated[
-    Path | None, typer.Option("--index", help="model.safetensors.index.json beside a config.json that is a file.")
-]
 Repository = Annotated[str | None, typer.Option(help="Repository that a config.json that is a file belongs to.")]
 Name = Annotated[str | None, typer.Option(help="Name in stack files; the repository's in small letters if left out.")]
-Revision = Annotated[
-    str | None, typer.Option(help="Commit, tag or branch; `main` if left out. Servers read the commit that it is now.")
-]
-Checkout = Annotated[Path, typer.Argument(help="Folder of a clone of https://github.com/vllm-project/recipes.")]
 Write = Annotated[bool, typer.Option("--write", help="Write values/models/NAME.yaml in the project.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -68,13 +59,18 @@ class ComputedEntry:
 
 @app.command("add")
 def add(
-    source: Source,
-    index: IndexFile = None,
+    source: Annotated[str, typer.Argument(help="Repository of Hugging Face, config.json, or a folder with it.")],
+    index: Annotated[
+        Path | None, typer.Option("--index", help="model.safetensors.index.json beside a config.json that is a file.")
+    ] = None,
     repository: Repository = None,
     name: Name = None,
-    revision: Revision = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Commit, tag or branch; `main` if left out. Servers read the commit that it is now."),
+    ] = None,
     write: Write = False,
-    force: Force = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:
@@ -104,7 +100,11 @@ def add(
 
 
 @app.command("recipes")
-def recipes(checkout: Checkout, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
+def recipes(
+    checkout: Annotated[Path, typer.Argument(help="Folder of a clone of https://github.com/vllm-project/recipes.")],
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+) -> None:
     """Show changes in the vLLM project's recipes since the catalogue's entries were written.
 
     CHECKOUT is a clone of https://github.com/vllm-project/recipes. Entries are changed by hand: each figure names the

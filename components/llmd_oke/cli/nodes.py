@@ -17,10 +17,6 @@ from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.planning import Plan
 
 DRAIN_LIMIT_S = drain_limit_s()
-DrainLimit = Annotated[
-    float,
-    options.time_option(about="How long a node is drained", least_s=0, most_s=86_400, default_s=DRAIN_LIMIT_S),
-]
 
 
 app = typer.Typer(no_args_is_help=True, help="GPU nodes of a stack: another size, or launched anew.")
@@ -36,7 +32,10 @@ def replace(
     drained: Annotated[
         bool, typer.Option("--drain/--no-drain", help="Cordon each node and evict its pods before it ends.")
     ] = True,
-    drain_limit: DrainLimit = DRAIN_LIMIT_S,
+    drain_limit: Annotated[
+        float,
+        options.time_option(about="How long a node is drained", least_s=0, most_s=86_400, default_s=DRAIN_LIMIT_S),
+    ] = DRAIN_LIMIT_S,
     force: Annotated[
         bool, typer.Option("--force", help="What disruption budgets keep on a node after --drain-limit ends with it.")
     ] = False,

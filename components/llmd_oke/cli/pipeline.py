@@ -76,9 +76,6 @@ Report = Annotated[
 ]
 
 
-Base = Annotated[str, typer.Option("--base", help="Commit or branch to compare with, where this one left it.")]
-
-
 GitLab = Annotated[
     Path | None,
     typer.Option("--gitlab", help="File for a child pipeline of GitLab with a job for each.", dir_okay=False),
@@ -87,7 +84,7 @@ GitLab = Annotated[
 
 @app.command()
 def changes(
-    base: Base,
+    base: Annotated[str, typer.Option("--base", help="Commit or branch to compare with, where this one left it.")],
     output: Annotated[Path, typer.Option("--output", help="Folder for changes.json and diagrams.", file_okay=False)],
     project: options.Project = options.HERE,
     as_json: options.Json = False,

@@ -25,9 +25,6 @@ from llmd_oke.operations.tenancy import StackTenancy
 DRIFTED = 3
 """Exit code of `llmd-oke drift` if something was changed by hand; 1 is an error, 2 an invalid command line."""
 
-Unlock = Annotated[
-    bool, typer.Option("--unlock", help="Take the lock of the killed engine away first; no other one may be running.")
-]
 Take = Annotated[
     list[str] | None,
     typer.Option(
@@ -78,7 +75,10 @@ def recover(
     stack: options.Stack,
     project: options.Project = options.HERE,
     yes: options.Yes = False,
-    unlock: Unlock = False,
+    unlock: Annotated[
+        bool,
+        typer.Option("--unlock", help="Take the lock of the killed engine away first; no other one may be running."),
+    ] = False,
     take: Take = None,
     as_json: options.Json = False,
 ) -> None:

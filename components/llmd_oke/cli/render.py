@@ -16,12 +16,6 @@ if TYPE_CHECKING:  # they load Pulumi, which `--help` does without
 
 STREAM = "-"
 
-Output = Annotated[
-    str, typer.Option("--output", "-o", help="Folder for the files; `-` for one stream on standard output.")
-]
-ArgoCd = Annotated[
-    bool, typer.Option("--argo-cd", help="Give each object its sync wave, and make an Application of each chart.")
-]
 Outputs = Annotated[
     Path | None,
     typer.Option(
@@ -35,9 +29,13 @@ Outputs = Annotated[
 
 def render(
     stack: options.Stack,
-    output: Output,
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Folder for the files; `-` for one stream on standard output.")
+    ],
     project: options.Project = options.HERE,
-    argo_cd: ArgoCd = False,
+    argo_cd: Annotated[
+        bool, typer.Option("--argo-cd", help="Give each object its sync wave, and make an Application of each chart.")
+    ] = False,
     outputs: Outputs = None,
     as_json: options.Json = False,
 ) -> None:

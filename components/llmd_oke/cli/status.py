@@ -33,8 +33,6 @@ ENDS_WITHIN_DAYS = 14
 (`values/monitoring/rules.yaml`).
 """
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
-Once = Annotated[bool, typer.Option("--once", help="Look once; this is what it does without `--watch`.")]
 Every = Annotated[
     float,
     options.time_option(
@@ -63,8 +61,8 @@ EndsWithin = Annotated[
 def status(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    watch: Watch = False,
-    once: Once = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Look once; this is what it does without `--watch`.")] = False,
     every: Every = EVERY_S,
     prometheus: PrometheusUrl = None,
     ends_within: EndsWithin = ENDS_WITHIN_DAYS,

@@ -24,18 +24,16 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", help="Where it is written; `<stack>-support-<time>.tar.gz` if left out.", dir_okay=False
-    ),
-]
-
 
 def support(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where it is written; `<stack>-support-<time>.tar.gz` if left out.", dir_okay=False
+        ),
+    ] = None,
     prometheus: PrometheusUrl = None,
     as_json: options.Json = False,
     reports: options.Reports = None,

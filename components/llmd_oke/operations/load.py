@@ -18,6 +18,7 @@ from llmd_base.config_maps import PART_KEY, count_of, join_pieces
 from llmd_base.documents import explain
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
+from llmd_base.records import record
 from llmd_base.row import Row
 from llmd_bench import rows
 from llmd_bench.deployment import Stability, stability
@@ -318,22 +319,16 @@ def load_request(plan: Plan, model: ModelPlan, options: LoadOptions, job: str) -
     """
     if any(shape.startswith("trace:") for shape in options.shapes):
         raise KitError("A trace is read from this machine.", "Leave --in-cluster out, or give rates.")
-    request = LoadRequest(
+    request = record(
+        LoadRequest,
+        options,
         namespace=plan.namespace,
         job=job,
         base_url=f"http://{model.name}.{plan.namespace}.svc.cluster.local",
         model=model.model.repository,
-        shapes=options.shapes,
-        requests=options.requests,
-        duration_s=options.duration_s,
         input_tokens=options.input_tokens or str(model.workload.input_tokens),
         output_tokens=options.output_tokens or str(model.workload.output_tokens),
-        seed=options.seed,
         run=uuid.uuid4().hex,
-        parallelism=options.parallelism,
-        processes=options.processes,
-        trim=options.trim,
-        request_timeout_s=options.request_timeout_s,
     )
     read_trim(request.trim)
     check(request.stages(), request.workload(), request.processes * request.parallelism)

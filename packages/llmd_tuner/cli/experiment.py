@@ -37,18 +37,6 @@ app = typer.Typer(
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the kit, or the path of a YAML file.")]
 
-Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs to use at a time; the recipe's own number if left out.")]
-
-Rehearse = Annotated[bool, typer.Option("--rehearse", help="On this machine, with simulated nodes and vLLM.")]
-
-TimeScale = Annotated[
-    float | None,
-    typer.Option(
-        help="With --rehearse: wall seconds for a second of model time; the recipe's own if left out.",
-        min=0.01,
-        max=100,
-    ),
-]
 
 Only = Annotated[list[str] | None, typer.Option(help="Only this deployment; may be given several times.")]
 
@@ -59,9 +47,20 @@ New = Annotated[bool, typer.Option("--new", help="Begin anew, even if a run of t
 class ExperimentOptions:
     """Options of every command that plans or runs an experiment."""
 
-    gpus: Gpus = None
-    rehearse: Rehearse = False
-    time_scale: TimeScale = None
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="GPUs to use at a time; the recipe's own number if left out.")
+    ] = None
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="On this machine, with simulated nodes and vLLM.")] = (
+        False
+    )
+    time_scale: Annotated[
+        float | None,
+        typer.Option(
+            help="With --rehearse: wall seconds for a second of model time; the recipe's own if left out.",
+            min=0.01,
+            max=100,
+        ),
+    ] = None
     requests: options.Requests = None
 
     def asked(self, only: Sequence[str] = ()) -> RunOptions:

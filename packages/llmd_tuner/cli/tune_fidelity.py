@@ -44,26 +44,6 @@ _SHORT_UNITS = {"requests/s": "qps", "of prefill capacity": "of capacity"}
 Results = Annotated[
     list[Path] | None, typer.Argument(help="Results of any tool that `tune import` reads.", exists=True)
 ]
-Rehearsed = Annotated[
-    list[Path] | None,
-    typer.Option("--rehearsed", help="Results of a rehearsal, such as its run folder; several times.", exists=True),
-]
-Figures = Annotated[
-    Path | None,
-    typer.Option("--figures", help="Latency figures of `tune fit`; the kit's own if left out.", dir_okay=False),
-]
-FittedTo = Annotated[
-    list[Path] | None,
-    typer.Option("--fitted-to", help="Rows that --figures were fitted to; several times.", dir_okay=False),
-]
-RouterPolicy = Annotated[
-    Policy, typer.Option("--policy", help="How the router of your results picks servers; random: a plain Service.")
-]
-MostError = Annotated[
-    float | None,
-    typer.Option("--max-error", help="End with exit code 1 where a mean error is above so many percent.", min=0),
-]
-Points = Annotated[bool, typer.Option("--points", help="Show every load, not only the errors of each metric.")]
 
 
 @dataclass(frozen=True)
@@ -92,13 +72,29 @@ def fidelity(
     where: FidelityModelOptions,
     files: ReportFiles,
     results: Results = None,
-    rehearsed: Rehearsed = None,
+    rehearsed: Annotated[
+        list[Path] | None,
+        typer.Option("--rehearsed", help="Results of a rehearsal, such as its run folder; several times.", exists=True),
+    ] = None,
     hint: Hint = None,
-    figures: Figures = None,
-    fitted_to: FittedTo = None,
-    policy: RouterPolicy = "queue",
-    max_error: MostError = None,
-    points: Points = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", help="Latency figures of `tune fit`; the kit's own if left out.", dir_okay=False),
+    ] = None,
+    fitted_to: Annotated[
+        list[Path] | None,
+        typer.Option("--fitted-to", help="Rows that --figures were fitted to; several times.", dir_okay=False),
+    ] = None,
+    policy: Annotated[
+        Policy, typer.Option("--policy", help="How the router of your results picks servers; random: a plain Service.")
+    ] = "queue",
+    max_error: Annotated[
+        float | None,
+        typer.Option("--max-error", help="End with exit code 1 where a mean error is above so many percent.", min=0),
+    ] = None,
+    points: Annotated[
+        bool, typer.Option("--points", help="Show every load, not only the errors of each metric.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Compare simulated measurements with published ones and your own, load by load.

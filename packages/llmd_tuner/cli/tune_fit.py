@@ -44,7 +44,6 @@ from llmd_tuner.row_filters import inspect_by_model
 
 RowFiles = Annotated[list[Path] | None, typer.Argument(help="Rows of `tune import` or `tune run`.", metavar="ROWS")]
 
-KeptOf = Annotated[str | None, typer.Option("--stack", "-s", help="Take the rows that `tune run` keeps of this stack.")]
 
 Only = Annotated[
     list[str] | None,
@@ -53,20 +52,17 @@ Only = Annotated[
 
 Published = Annotated[bool, typer.Option("--published", help="Add the kit's published measurements of the model.")]
 
-PublishedGpu = Annotated[str, typer.Option("--gpu", help="GPU of the published measurements.")]
-
-Replicas = Annotated[int, typer.Option("--decode-replicas", help="Decode servers of a unit.", min=1, max=64)]
 
 Share = Annotated[float, typer.Option("--prefill-share", help="Share of prefill's rate to use.", min=0.1, max=1.0)]
 
 Files = Annotated[list[Path], typer.Argument(help="Files or folders of results.", exists=True)]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Rows as JSON Lines, or CSV by its name.", dir_okay=False)]
-KeepRejected = Annotated[bool, typer.Option("--keep-rejected", help="Write rows that a rule rejects too.")]
 
 
 def import_rows(
     files: Files,
-    output: Output = Path("rows.jsonl"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Rows as JSON Lines, or CSV by its name.", dir_okay=False)
+    ] = Path("rows.jsonl"),
     model: Annotated[str | None, typer.Option(help="Model, where files don't say.")] = None,
     gpu: Annotated[str | None, typer.Option(help="GPU product, where files don't say: MI300X.")] = None,
     gpus: Annotated[int | None, typer.Option(help="GPUs in use, where files don't say.", min=1)] = None,
@@ -78,7 +74,7 @@ def import_rows(
     output_tokens: Annotated[float | None, typer.Option(help="Mean output length, likewise.", min=1)] = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Of the server, likewise.", min=1)] = None,
     hint: Hint = None,
-    keep_rejected: KeepRejected = False,
+    keep_rejected: Annotated[bool, typer.Option("--keep-rejected", help="Write rows that a rule rejects too.")] = False,
 ) -> None:
     """Read results of `vllm bench serve`, inference-perf, llm-d-benchmark, j-pareto and this kit, and check them.
 
@@ -117,7 +113,9 @@ def import_rows(
 
 def fit(
     rows: RowFiles = None,
-    stack: KeptOf = None,
+    stack: Annotated[
+        str | None, typer.Option("--stack", "-s", help="Take the rows that `tune run` keeps of this stack.")
+    ] = None,
     project: options.Project = options.HERE,
     model: ModelName = None,
     shape: ShapeName = None,
@@ -245,9 +243,11 @@ def match(
     rows: RowFiles = None,
     workload: WorkloadText = None,
     model: ModelName = None,
-    gpu: PublishedGpu = "MI300X",
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU of the published measurements.")] = "MI300X",
     published: Published = False,
-    decode_replicas: Replicas = 1,
+    decode_replicas: Annotated[
+        int, typer.Option("--decode-replicas", help="Decode servers of a unit.", min=1, max=64)
+    ] = 1,
     prefill_share: Share = 1.0,
     as_json: options.Json = False,
 ) -> None:

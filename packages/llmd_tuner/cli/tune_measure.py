@@ -29,31 +29,6 @@ from llmd_tuner.experiments.recipes import Recipe
 from llmd_tuner.experiments.records import add_rows, rows_file
 from llmd_tuner.row_filters import inspect_by_model
 
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write the measurements as a recipe of `experiment run`.", dir_okay=False),
-]
-
-Grid = Annotated[
-    GridName, typer.Option(help="`full` measures the published method's points, `adaptive` the few that a fit needs.")
-]
-Size = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--size",
-        help="Only servers of this tensor parallel size, or of this kind: 8, tp1dp8ep, or tp1dp16ep over nodes; several"
-        " times. The grid's choice if left out.",
-    ),
-]
-Model = Annotated[str | None, typer.Option("--model", help="Another model of the catalogue than the stack's.")]
-MaxNumSeqs = Annotated[
-    int | None,
-    typer.Option(
-        help=f"vLLM's --max-num-seqs of the servers, the largest batch; {DEFAULT_ENGINE.max_num_seqs} if left out.",
-        min=1,
-    ),
-]
-
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -62,11 +37,29 @@ class ServerOptions:
     stack: options.Stack
     project: options.Project = options.HERE
     name: Name = None
-    model: Model = None
+    model: Annotated[str | None, typer.Option("--model", help="Another model of the catalogue than the stack's.")] = (
+        None
+    )
     workload: WorkloadText = None
-    grid: Grid = "adaptive"
-    size: Size = None
-    max_num_seqs: MaxNumSeqs = None
+    grid: Annotated[
+        GridName,
+        typer.Option(help="`full` measures the published method's points, `adaptive` the few that a fit needs."),
+    ] = "adaptive"
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            help="Only servers of this tensor parallel size, or of this kind: 8, tp1dp8ep, or tp1dp16ep over nodes; "
+            "several times. The grid's choice if left out.",
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        int | None,
+        typer.Option(
+            help=f"vLLM's --max-num-seqs of the servers, the largest batch; {DEFAULT_ENGINE.max_num_seqs} if left out.",
+            min=1,
+        ),
+    ] = None
 
 
 def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
@@ -149,7 +142,10 @@ def worth(recipe: Recipe, grid: GridName) -> str:
 def plan(
     selection: ServerOptions,
     how: ExperimentOptions,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the measurements as a recipe of `experiment run`.", dir_okay=False),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show which prefill-only and decode-only servers to measure, how long it takes and what it costs.

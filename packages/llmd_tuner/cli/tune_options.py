@@ -27,38 +27,12 @@ from llmd_tuner.row_filters import Inspection, inspect_by_model
 from llmd_tuner.search_inputs import SearchInputs, Targets, joined, parse_targets
 from llmd_tuner.workload import WorkloadClasses
 
-MaybeStack = Annotated[
-    str | None, typer.Option("--stack", "-s", help="Take model, workload, targets and GPUs from this stack.")
-]
-Name = Annotated[str | None, typer.Option("--name", help="Which model of the stack, where it has several.")]
 ModelName = Annotated[str | None, typer.Option("--model", help="Model of the catalogue, without a stack.")]
 ShapeName = Annotated[
     str | None, typer.Option("--shape", help="Shape of the GPU nodes, without a stack; BM.GPU.MI300X.8 if left out.")
 ]
 GpuName = Annotated[
     str | None, typer.Option("--gpu", help=f"GPU product instead of a shape: {', '.join(gpu_names())}.")
-]
-Slo = Annotated[str, typer.Option("--slo", help="Targets, with commas: ttft=MS, itl=MS, e2e=MS (means), qps=RATE.")]
-Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs to search; those that the stack has.", min=1, max=128)]
-WorkloadText = Annotated[
-    str | None,
-    typer.Option("--workload", help="Lengths, ISL/OSL: 4096/256, or several with weights: 7:4096/256,3:512/128."),
-]
-Trace = Annotated[
-    Path | None,
-    typer.Option(help="Lengths from a trace: JSON Lines or CSV with input_tokens, output_tokens.", dir_okay=False),
-]
-PrefixHits = Annotated[
-    float,
-    typer.Option(help="Share of prompt tokens that the prefix caches of prefill answer, as watched.", min=0, max=1),
-]
-HostHits = Annotated[
-    float,
-    typer.Option(
-        help="Share of prompt tokens that comes from the memory of prefill's nodes (engine.kvCache), as watched.",
-        min=0,
-        max=1,
-    ),
 ]
 Figures = Annotated[
     Path | None,
@@ -67,13 +41,11 @@ Figures = Annotated[
         dir_okay=False,
     ),
 ]
-Measurements = Annotated[
-    list[Path] | None, typer.Option("--measurements", help="Rows to fit instead; several times.", dir_okay=False)
-]
-MaxNumSeqs = Annotated[int, typer.Option(help="Largest batch to consider (vLLM's --max-num-seqs).", min=1, max=4096)]
-AllowExtrapolation = Annotated[
-    bool,
-    typer.Option("--allow-extrapolation", help="Go beyond what the latency figures were fitted to; results say so."),
+Name = Annotated[str | None, typer.Option("--name", help="Which model of the stack, where it has several.")]
+Slo = Annotated[str, typer.Option("--slo", help="Targets, with commas: ttft=MS, itl=MS, e2e=MS (means), qps=RATE.")]
+WorkloadText = Annotated[
+    str | None,
+    typer.Option("--workload", help="Lengths, ISL/OSL: 4096/256, or several with weights: 7:4096/256,3:512/128."),
 ]
 
 DEFAULT_SHAPE = "BM.GPU.MI300X.8"
@@ -89,7 +61,9 @@ class ModelOptions:
     """Options that select what is searched: a model of a stack, or a model on a shape or GPU."""
 
     project: options.Project = options.HERE
-    stack: MaybeStack = None
+    stack: Annotated[
+        str | None, typer.Option("--stack", "-s", help="Take model, workload, targets and GPUs from this stack.")
+    ] = None
     model: ModelName = None
     shape: ShapeName = None
     gpu: GpuName = None
@@ -101,15 +75,39 @@ class SearchOptions:
 
     name: Name = None
     slo: Slo = ""
-    gpus: Gpus = None
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", help="GPUs to search; those that the stack has.", min=1, max=128)
+    ] = None
     workload: WorkloadText = None
-    trace: Trace = None
-    prefix_hits: PrefixHits = 0.0
-    host_hits: HostHits = 0.0
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Lengths from a trace: JSON Lines or CSV with input_tokens, output_tokens.", dir_okay=False),
+    ] = None
+    prefix_hits: Annotated[
+        float,
+        typer.Option(help="Share of prompt tokens that the prefix caches of prefill answer, as watched.", min=0, max=1),
+    ] = 0.0
+    host_hits: Annotated[
+        float,
+        typer.Option(
+            help="Share of prompt tokens that comes from the memory of prefill's nodes (engine.kvCache), as watched.",
+            min=0,
+            max=1,
+        ),
+    ] = 0.0
     figures: Figures = None
-    max_num_seqs: MaxNumSeqs = DEFAULT_ENGINE.max_num_seqs
-    allow_extrapolation: AllowExtrapolation = False
-    measurements: Measurements = None
+    max_num_seqs: Annotated[
+        int, typer.Option(help="Largest batch to consider (vLLM's --max-num-seqs).", min=1, max=4096)
+    ] = DEFAULT_ENGINE.max_num_seqs
+    allow_extrapolation: Annotated[
+        bool,
+        typer.Option(
+            "--allow-extrapolation", help="Go beyond what the latency figures were fitted to; results say so."
+        ),
+    ] = False
+    measurements: Annotated[
+        list[Path] | None, typer.Option("--measurements", help="Rows to fit instead; several times.", dir_okay=False)
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -54,34 +54,19 @@ MAX_LOSERS = 12
 _ALIKE = 0.01
 """Share by which loads that servers carry may differ and count as equal."""
 
-Svg = Annotated[Path | None, typer.Option("--svg", help="Write the picture to this file.", dir_okay=False)]
-
-Html = Annotated[
-    Path | None, typer.Option("--html", help="Write a page with the picture to this file.", dir_okay=False)
-]
-
-Scaling = Annotated[
-    bool, typer.Option("--scaling", help="Add `scaling` with thresholds where the stack file has none.")
-]
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")]
-
-Simulate = Annotated[
-    int, typer.Option("--simulate", help="Check so many of the first by event simulation, 120 s each.", min=0, max=50)
-]
-
-Rows = Annotated[
-    Path | None, typer.Option(help="Write the first as rows, to stand beside measurements.", dir_okay=False)
-]
-
 
 @with_option_groups
 def rank(
     where: ModelOptions,
     search: SearchOptions,
-    simulate: Simulate = 0,
+    simulate: Annotated[
+        int,
+        typer.Option("--simulate", help="Check so many of the first by event simulation, 120 s each.", min=0, max=50),
+    ] = 0,
     as_json: options.Json = False,
-    rows: Rows = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="Write the first as rows, to stand beside measurements.", dir_okay=False)
+    ] = None,
 ) -> None:
     """Rank all deployments of some GPUs: the best, what comes next, why the others lost, and how sure that is.
 
@@ -373,8 +358,10 @@ def _plain(deployment: Candidate) -> dict[str, Any]:
 def plot(
     where: ModelOptions,
     search: SearchOptions,
-    svg: Svg = None,
-    html: Html = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write the picture to this file.", dir_okay=False)] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with the picture to this file.", dir_okay=False)
+    ] = None,
     rows: Annotated[list[Path] | None, typer.Option(help="Measured rows to show beside the forecasts.")] = None,
 ) -> None:
     """Plot output tokens/s for each GPU against tokens/s for each user: the Pareto frontier of all forecast
@@ -402,8 +389,10 @@ def apply(
     project: options.Project = options.HERE,
     *,
     search: SearchOptions,
-    scaling: Scaling = False,
-    dry_run: DryRun = False,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Add `scaling` with thresholds where the stack file has none.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")] = False,
 ) -> None:
     """Rank as `tune rank` does, and write topology, copies and maxNumSeqs of the best into the stack file.
 

@@ -27,16 +27,6 @@ SAME_FAMILY = (
     "forecast's. The errors tell how far fit and closed form are from the simulation, nothing of real servers."
 )
 
-Tolerance = Annotated[
-    float | None,
-    typer.Option(
-        help="How far a forecast may be off, as a share of what is seen; "
-        f"{verification.verifying().tolerance:g} if left out.",
-        min=0,
-    ),
-]
-Fail = Annotated[bool, typer.Option("--fail", help="End with exit code 1 where a forecast is further off.")]
-
 
 def verify(
     stack: options.Stack,
@@ -44,8 +34,15 @@ def verify(
     name: Name = None,
     rehearse: options.Rehearse = False,
     requests: options.Requests = None,
-    tolerance: Tolerance = None,
-    fail: Fail = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="How far a forecast may be off, as a share of what is seen; "
+            f"{verification.verifying().tolerance:g} if left out.",
+            min=0,
+        ),
+    ] = None,
+    fail: Annotated[bool, typer.Option("--fail", help="End with exit code 1 where a forecast is further off.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Benchmark a deployed model under the load of its applied forecast, and show forecast, measurement and error."""

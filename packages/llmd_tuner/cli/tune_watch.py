@@ -51,35 +51,27 @@ the counters showed (`SEEN`).
 
 _COLOURS = {AssumptionVerdict.HOLDS: "green", AssumptionVerdict.ABOVE: "red", AssumptionVerdict.BELOW: "red"}
 
-Every = Annotated[
-    float, options.time_option(about="Time between two readings", least_s=MIN_S, most_s=MAX_S, default_s=EVERY_S)
-]
-For = Annotated[
-    float | None,
-    options.time_option("--for", about="How long to watch", least_s=MIN_S, most_s=MAX_S, default_s=FOR_S),
-]
-Once = Annotated[bool, typer.Option("--once", help="Judge two readings, `--every` apart, for pipelines.")]
-Tolerance = Annotated[
-    float | None,
-    typer.Option(
-        help=f"How far the load may be off, as a share of what was assumed; {tolerances().load_share:g} if left out.",
-        min=0,
-    ),
-]
-Reports = Annotated[
-    Path | None,
-    typer.Option("--reports", help="Where those of a rehearsal's own project are.", file_okay=False, hidden=True),
-]
-
 
 @dataclass(frozen=True)
 class WatchOptions:
     """Options for how long a model is watched, and how far it may be off its assumptions."""
 
-    every: Every = EVERY_S
-    duration: For = None
-    once: Once = False
-    tolerance: Tolerance = None
+    every: Annotated[
+        float, options.time_option(about="Time between two readings", least_s=MIN_S, most_s=MAX_S, default_s=EVERY_S)
+    ] = EVERY_S
+    duration: Annotated[
+        float | None,
+        options.time_option("--for", about="How long to watch", least_s=MIN_S, most_s=MAX_S, default_s=FOR_S),
+    ] = None
+    once: Annotated[bool, typer.Option("--once", help="Judge two readings, `--every` apart, for pipelines.")] = False
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="How far the load may be off, as a share of what was assumed; "
+            f"{tolerances().load_share:g} if left out.",
+            min=0,
+        ),
+    ] = None
 
     def words(self) -> list[str]:
         """Return the options as the arguments of a `tune watch` command line."""
@@ -111,7 +103,10 @@ def watch(
     project: options.Project = options.HERE,
     name: Name = None,
     rehearse: options.Rehearse = False,
-    reports: Reports = None,
+    reports: Annotated[
+        Path | None,
+        typer.Option("--reports", help="Where those of a rehearsal's own project are.", file_okay=False, hidden=True),
+    ] = None,
     time_scale: options.TimeScale = 1.0,
     simulated: options.Simulated = None,
     as_json: options.Json = False,
