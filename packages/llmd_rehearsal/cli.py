@@ -283,17 +283,7 @@ def rehearse(
     rehearsal.ask_for_faults(prepared, faults)
     if after is not None:
         progress.step(output.changes_text(engine_operations.deploy_before(prepared, after, progress)))
-    engine_operations.pre_scale_down(prepared, progress)
-    progress.step("updating the stack with the real engine")
-    try:
-        update = engine_operations.run_engine(prepared, "up", progress)
-    except KitError:
-        if (
-            prepared.plan.smoke.where == "cluster"
-        ):  # a failed benchmark in the cluster may have failed the update: show its results
-            _smoke(prepared, ["--fetch", "--if-failed"], as_json=True)
-        raise
-    progress.step(output.changes_text(update))
+    update = _update(prepared, progress)
     simulated = prepared.simulated(update["placeholders"])
     started_s = time.time()
     status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
@@ -315,6 +305,25 @@ def rehearse(
         console.output().print(table)
         output.show_checks(checks)
     raise typer.Exit(status)
+
+
+def _update(prepared: Prepared, progress: Progress) -> dict[str, Any]:
+    """Update a rehearsed stack with the engine and return the result. If the update fails, and a benchmark in the
+    cluster may be the cause, its results are shown.
+
+    Raises:
+        KitError: the update failed.
+    """
+    engine_operations.pre_scale_down(prepared, progress)
+    progress.step("updating the stack with the real engine")
+    try:
+        update = engine_operations.run_engine(prepared, "up", progress)
+    except KitError:
+        if prepared.plan.smoke.where == "cluster":
+            _smoke(prepared, ["--fetch", "--if-failed"], as_json=True)
+        raise
+    progress.step(output.changes_text(update))
+    return update
 
 
 @app.command()

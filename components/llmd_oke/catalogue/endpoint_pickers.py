@@ -242,23 +242,18 @@ class EndpointPickerVersion(Entry):
         roles = (
             {"prefill": scoring.prefill, "decode": scoring.decode} if disaggregated else {"default": scoring.aggregated}
         )
+        sessions = {role: f"{scoring.sessions}-{role}" for role in roles} if scoring.sessions else {}
         scorers = dict.fromkeys(name for weights in roles.values() for name in weights)
         always = self.always if disaggregated else ()
         names = dict.fromkeys([*always, *scoring.producers, *scoring.filters, *scorers])
         plugins: list[JsonValue] = [
             {"type": name, "parameters": dict(own)} if (own := known.get(name)) else {"type": name} for name in names
         ]
-        sessions = {role: f"{scoring.sessions}-{role}" for role in roles} if scoring.sessions else {}
         for role, name in sessions.items():
             own = {**known.get(str(scoring.sessions), {}), **({"profileName": role} if disaggregated else {})}
             plugins.append({"name": name, "type": scoring.sessions, "parameters": own})
         if disaggregated:
-            decision = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
-            parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}
-            plugins.extend({"type": name} for name in ("prefill-filter", "decode-filter", "max-score-picker"))
-            # The decider precedes the handler: older versions look it up when they create the handler.
-            plugins.append({"type": decision, **({"parameters": parameters} if decider == "prefix" else {})})
-            plugins.append({"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": decision}}})
+            plugins += _disaggregation(decider, non_cached_tokens)
         config: PickerConfig = {
             "apiVersion": self.api_versions[0],
             "kind": "EndpointPickerConfig",
@@ -384,6 +379,17 @@ class EndpointPickerVersion(Entry):
                 yield f"plugin {name} has no parameter {key}: it would be {self.unknown_parameters}"
             elif type_ != "boolean" if isinstance(value, bool) else not isinstance(value, _PYTHON_TYPES[type_]):
                 yield f"parameter {key} of plugin {name} is not of type {type_}"
+
+
+def _disaggregation(decider: Decider, non_cached_tokens: int) -> list[JsonValue]:
+    """Return the plugins by which prompts of at least `non_cached_tokens` tokens that aren't cached, or all prompts,
+    are prefilled remotely. The decider precedes the handler: older versions look it up when they create the handler.
+    """
+    decision: dict[str, JsonValue] = {"type": "always-disagg-pd-decider"}
+    if decider == "prefix":
+        decision = {"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": non_cached_tokens}}
+    handler: JsonValue = {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": decision["type"]}}}
+    return [*({"type": name} for name in ("prefill-filter", "decode-filter", "max-score-picker")), decision, handler]
 
 
 def _scheduling(role: str, filters: Sequence[str], weights: Mapping[str, float]) -> JsonValue:

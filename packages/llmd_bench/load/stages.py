@@ -380,13 +380,8 @@ async def run_stages(
     assignment = ProcessSettings(target, workload, conditions.share, conditions.request_timeout_s)
     results: list[StageResult] = []
     async with WorkerGroup(assignment, processes) as workers:
-        deadline_s, begin_s = perf_counter() + limit_s, None
-        if conditions.start_at:
-            with contextlib.suppress(NotReady):  # the first stage says so
-                await workers.get_ready()
-            start_at_s = await conditions.start_at()
-            begin_s = perf_counter() + max(start_at_s - time.time(), 0.0)
-            deadline_s = begin_s + limit_s
+        begin_s = await _common_start_s(workers, conditions)
+        deadline_s = (perf_counter() if begin_s is None else begin_s) + limit_s
 
         def stage_run(number: int) -> _StageRun:
             return _StageRun(workers, stages[number], number, len(stages), conditions, on_progress, on_records)
@@ -401,6 +396,18 @@ async def run_stages(
             if result.interrupted or perf_counter() >= deadline_s:
                 break
     return results
+
+
+async def _common_start_s(workers: WorkerGroup, conditions: StageConditions) -> float | None:
+    """Return the time, on the clock of `perf_counter`, at which several programs start together, once this one is
+    ready; None if it starts alone.
+    """
+    if not conditions.start_at:
+        return None
+    with contextlib.suppress(NotReady):  # the first stage says so
+        await workers.get_ready()
+    start_at_s = await conditions.start_at()
+    return perf_counter() + max(start_at_s - time.time(), 0.0)
 
 
 class _StageRun:

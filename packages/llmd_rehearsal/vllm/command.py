@@ -217,21 +217,9 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
     """
     namespace = parsed(argv, release)
     transfer, host_bytes = _connectors(namespace, environment)
-    if namespace.pipeline_parallel_size != 1:
-        raise StartRefusal(1, "llmd-oke rehearsal: --pipeline-parallel-size other than 1 isn't simulated.")
-    for name in ("config", "uds", "ssl_keyfile", "headless", "grpc", *_OUTER_RANKS):
-        if getattr(namespace, name):
-            raise StartRefusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
-    if namespace.enable_auto_tool_choice and not namespace.tool_call_parser:
-        raise StartRefusal(1, "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
+    _refuse(namespace)
     spread, group = _parallelism(namespace, environment)
     model = namespace.model_tag or namespace.model
-    if model is None:
-        raise StartRefusal(1, "ValueError: no model was given; vLLM's own default isn't in the catalogue.")
-    if not 0 < namespace.gpu_memory_utilization <= 1:
-        raise StartRefusal(
-            1, f"ValueError: GPU memory utilization must be less than 1.0. Got {namespace.gpu_memory_utilization}."
-        )
     max_model_len = _max_model_len(namespace.max_model_len)
     batched = _batched_tokens(namespace, argv, max_model_len)
     if batched < namespace.max_num_seqs:
@@ -276,6 +264,27 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         kv_events=_kv_events(namespace),
         scale_out=bool(getattr(namespace, "enable_scale_out", False)),
     )
+
+
+def _refuse(namespace: argparse.Namespace) -> None:
+    """Check the flags that need no other knowledge.
+
+    Raises:
+        StartRefusal: vLLM wouldn't start with a flag, or a flag isn't simulated.
+    """
+    if namespace.pipeline_parallel_size != 1:
+        raise StartRefusal(1, "llmd-oke rehearsal: --pipeline-parallel-size other than 1 isn't simulated.")
+    for name in ("config", "uds", "ssl_keyfile", "headless", "grpc", *_OUTER_RANKS):
+        if getattr(namespace, name):
+            raise StartRefusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
+    if namespace.enable_auto_tool_choice and not namespace.tool_call_parser:
+        raise StartRefusal(1, "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
+    if namespace.model_tag is None and namespace.model is None:
+        raise StartRefusal(1, "ValueError: no model was given; vLLM's own default isn't in the catalogue.")
+    if not 0 < namespace.gpu_memory_utilization <= 1:
+        raise StartRefusal(
+            1, f"ValueError: GPU memory utilization must be less than 1.0. Got {namespace.gpu_memory_utilization}."
+        )
 
 
 def _parallelism(
