@@ -90,12 +90,6 @@ class RehearsalBackend:
             raise KitError("The stack file has changes that are not deployed.", remedy)
         return _deployed(prepared, preview), prepared.time_scale.scale
 
-    def running_time_scale(self, project: Path, stack: str) -> float:
-        """Return the time scale of a stack's rehearsal: wall seconds that its simulated servers take for one second of
-        work on real hardware; 1 if no rehearsal of the stack is up.
-        """
-        return rehearsal.running_settings(project, stack).time_scale or 1.0
-
     def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run a program inside a stack's rehearsal and return its exit code."""
         return rehearsal.run_command(project, stack, argv, env=environment)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
-from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.cli.rehearsals import run_rehearsed
 from llmd_oke.cli.status import HEALTHY, UNSEEN, WRONG, PrometheusUrl
 from llmd_oke.cli.support import add_status
 
@@ -64,9 +64,7 @@ def doctor(
         raise typer.BadParameter("--stack or --from says what to look at.")
     try:
         if rehearse and stack is not None and source is None:
-            words = ["doctor", "--time-scale", str(rehearsals().time_scale(project, stack)), *["--json"] * as_json]
-            words += ["--prometheus", prometheus] if prometheus else []
-            raise console.ChildExit(rehearsals().run_inside(project, stack, words))
+            run_rehearsed(project, stack, "doctor", {"--json": as_json, "--prometheus": prometheus or None})
         if source is not None:
             from llmd_oke.operations.doctor.diagnosis import diagnose  # noqa: PLC0415
             from llmd_oke.operations.doctor.sources import open_source  # noqa: PLC0415

@@ -14,7 +14,7 @@ from rich.text import Text
 from llmd_oke import planning
 from llmd_oke.catalogue import benchmarks as evaluations
 from llmd_oke.cli import console, options
-from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.cli.rehearsals import run_rehearsed
 from llmd_oke.cli.smoke import write_passports
 
 TIMEOUT_S = 3600.0
@@ -73,11 +73,9 @@ def evaluate(
         if set_ != evaluations.BUILTIN:
             message = "Packages of questions are not run in a rehearsal: their image does not start there."
             raise KitError(message, "Use --set builtin.")
-        words = ["eval", "--set", set_, "--concurrency", str(concurrency), "--timeout", str(timeout)]
-        words += ["--against", against] if against else []
-        words += ["--floor", str(floor)] if floor is not None else []
-        words += ["--json"] if as_json else []
-        raise console.ChildExit(rehearsals().run_inside(project, stack, words, folder))
+        own = {"--set": set_, "--concurrency": concurrency, "--timeout": timeout, "--against": against or None}
+        own |= {"--floor": floor, "--json": as_json}
+        run_rehearsed(project, stack, "eval", own, folder, time_scale=False)
     from llmd_oke.operations import evals  # noqa: PLC0415 - loads Pulumi, --help does without
 
     plan, progress = planning.plan_stack_file(project, stack), console.progress()

@@ -2,12 +2,13 @@
 doesn't import packages above it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from llmd_base.errors import KitError
 
+from llmd_oke.cli.console import ChildExit
 from llmd_oke.cli.loading import load_only
 
 if TYPE_CHECKING:  # `check` loads no Pulumi CLI
@@ -86,3 +87,38 @@ def rehearsals() -> Rehearsals:
     missing = KitError("--rehearse: this installation has no rehearsals.", "Install llmd-oke anew.")
     found: Rehearsals = load_only("llmd_oke.rehearsals", "--rehearse", missing)
     return found
+
+
+def run_rehearsed(
+    project: Path,
+    stack: str,
+    command: str,
+    options: Mapping[str, object],
+    reports: Path | None = None,
+    *,
+    time_scale: bool = True,
+    measures: bool = True,
+    interruptible: bool = False,
+) -> NoReturn:
+    """Run a command of `llmd-oke` inside a stack's rehearsal in place of this one, and end with its exit code.
+
+    Args:
+        project: folder of the project.
+        stack: name of the stack.
+        command: the command's words, such as `tune watch`.
+        options: values of the command's options by name; flags for True, and nothing for None and False.
+        reports: folder of the stack's reports.
+        time_scale: whether the command is told the rehearsal's time scale.
+        measures: whether the command gets the list of simulated parts, to label its figures.
+        interruptible: whether the command ends by itself after Ctrl-C.
+
+    Raises:
+        ChildExit: the command ended.
+        KitError: the stack's rehearsal is not up.
+    """
+    own, words = rehearsals(), command.split()
+    scale = {"--time-scale": own.time_scale(project, stack)} if time_scale else {}
+    for name, value in {**options, **scale}.items():
+        if value is not None and value is not False:
+            words += [name] if value is True else [name, str(value)]
+    raise ChildExit(own.run_inside(project, stack, words, reports, measures=measures, interruptible=interruptible))

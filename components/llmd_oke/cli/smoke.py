@@ -18,7 +18,7 @@ from rich.markdown import Markdown
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options
-from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.cli.rehearsals import run_rehearsed
 from llmd_oke.operations.kubeconfig import cluster_kubeconfig
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.planning import Plan
@@ -52,9 +52,7 @@ def smoke(
     Ends with exit code 1, and shows the reasons, if a threshold is missed.
     """
     if rehearse:
-        scale = ["--time-scale", str(rehearsals().time_scale(project, stack))]
-        words = ["smoke", *(["--json"] if as_json else []), *(["--fetch"] if fetch else []), *scale]
-        raise console.ChildExit(rehearsals().run_inside(project, stack, words, reports))
+        run_rehearsed(project, stack, "smoke", {"--json": as_json, "--fetch": fetch}, reports)
     plan = planning.plan_stack_file(project, stack, router)
     how = run_context(plan, time_scale, tuple(simulated or ()), ran or ())
     folder = reports or project / "reports"
@@ -178,8 +176,7 @@ def passport(
     price of a million tokens and cold-start time. Updates and evaluations write it beside the report.
     """
     if rehearse:
-        words = ["passport", *(["--json"] if as_json else [])]
-        raise console.ChildExit(rehearsals().run_inside(project, stack, words, reports, measures=False))
+        run_rehearsed(project, stack, "passport", {"--json": as_json}, reports, time_scale=False, measures=False)
     from llmd_oke.operations.passport import issue_passports  # noqa: PLC0415
 
     files = issue_passports(stack, planning.plan_stack_file(project, stack), reports or project / "reports")

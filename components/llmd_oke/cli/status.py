@@ -18,7 +18,7 @@ from rich.live import Live
 from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
 from llmd_oke.cli.console import Visible
-from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.cli.rehearsals import run_rehearsed
 
 if TYPE_CHECKING:
     from llmd_oke.operations.status.status import StackStatus
@@ -85,14 +85,9 @@ def status(
         raise typer.BadParameter("--watch and --once exclude each other.")
     try:
         if rehearse:
-            words = ["status", "--ends-within", str(ends_within), "--every", str(every)]
-            words += ["--time-scale", str(rehearsals().time_scale(project, stack))]
-            words += [
-                *["--watch"] * watch,
-                *["--json"] * as_json,
-                *(["--prometheus", prometheus] if prometheus else []),
-            ]
-            raise console.ChildExit(rehearsals().run_inside(project, stack, words, interruptible=True))
+            own = {"--ends-within": ends_within, "--every": every, "--watch": watch, "--json": as_json}
+            own |= {"--prometheus": prometheus or None}
+            run_rehearsed(project, stack, "status", own, interruptible=True)
         show = _show_json if as_json else _show
         within = timedelta(days=ends_within)
         read = _reader(project, stack, every, prometheus, time_scale, tuple(simulated or ()), ran or (), within)

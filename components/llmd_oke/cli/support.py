@@ -13,7 +13,7 @@ from rich.console import Console
 from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
 from llmd_oke.cli.check import plan_document
-from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.cli.rehearsals import run_rehearsed
 from llmd_oke.cli.status import EVERY_S, PrometheusUrl
 from llmd_oke.config import read, stack_file
 from llmd_oke.planning import Plan
@@ -53,9 +53,7 @@ def support(
     if not file.parent.is_dir():
         raise KitError(f"{file.parent} is no folder.", "--output names a file in a folder that is there.")
     if rehearse:
-        scale = ["--time-scale", str(rehearsals().time_scale(project, stack))]
-        words = ["support", "--output", str(file), *scale, *["--json"] * as_json]
-        raise console.ChildExit(rehearsals().run_inside(project, stack, words, reports))
+        run_rehearsed(project, stack, "support", {"--output": file, "--json": as_json}, reports)
     archive = packing.Archive()
     archive.try_to_add("stack.json", lambda: packing.stack_document(stack_file(project, stack)))
     archive.try_to_add("effective-stack.json", lambda: read(project, stack))

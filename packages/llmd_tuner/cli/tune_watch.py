@@ -15,7 +15,7 @@ from llmd_bench.run_context import RunContext
 from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
 from llmd_oke.cli.options import with_option_groups
-from llmd_oke.cli.rehearsals import rehearsals
+from llmd_oke.cli.rehearsals import run_rehearsed
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.operations.judgements import AssumptionJudgement, AssumptionVerdict, judge, tolerances
 from llmd_oke.operations.observations import CountedObservation
@@ -27,7 +27,6 @@ from rich.table import Table
 from llmd_tuner.assumptions import NextStep, StackModel, advice
 from llmd_tuner.cli.tune_options import Name, model_index
 from llmd_tuner.experiments import watching
-from llmd_tuner.experiments.deployer import rehearsal
 from llmd_tuner.experiments.records import applied_file, find_applied
 from llmd_tuner.experiments.verification import verifying
 from llmd_tuner.experiments.watching import ModelAssumptions, ReadingIntervals, model_assumptions
@@ -73,12 +72,14 @@ class WatchOptions:
         ),
     ] = None
 
-    def words(self) -> list[str]:
-        """Return the options as the arguments of a `tune watch` command line."""
-        once = ["--once"] if self.once else []
-        allowed = ["--tolerance", str(self.tolerance)] if self.tolerance is not None else []
-        duration = ["--for", str(self.duration)] if self.duration else []
-        return ["--every", str(self.every), *duration, *once, *allowed]
+    def by_name(self) -> dict[str, object]:
+        """Return the values of these options by their names on the command line."""
+        return {
+            "--every": self.every,
+            "--for": self.duration,
+            "--once": self.once,
+            "--tolerance": self.tolerance,
+        }
 
     def pace(self, time_scale: float) -> ReadingIntervals:
         """Return the interval between two readings of counters, and the total time, which is one interval with
@@ -118,7 +119,8 @@ def watch(
     """
     pace = how.pace(time_scale)
     if rehearse:
-        raise console.ChildExit(_inside(project, stack, name, how, reports, as_json=as_json))
+        own = {**how.by_name(), "--name": name or None, "--json": as_json}
+        run_rehearsed(project, stack, "tune watch", own, reports, interruptible=True)
     plan = planning.plan_stack_file(project, stack)
     model = plan.models[model_index([entry.name for entry in plan.models], name)]
     applied = find_applied(applied_file(project, stack, reports), model.name)
@@ -176,16 +178,6 @@ def _until_the_end(readings: Iterator[tuple[CountedObservation, CountedObservati
         broken_off = end if isinstance(end, KitError) else None
         return replace(states[0], interrupted=broken_off is None, broken_off=broken_off)
     return states[0]
-
-
-def _inside(
-    project: Path, stack: str, name: str | None, how: WatchOptions, reports: Path | None, *, as_json: bool
-) -> int:
-    """Watch from inside a rehearsal, and return the exit code."""
-    time_scale = rehearsal().running_time_scale(project, stack)
-    words = ["tune", "watch", *how.words(), "--time-scale", str(time_scale)]
-    words += [*(["--name", name] if name else []), *(["--json"] if as_json else [])]
-    return rehearsals().run_inside(project, stack, words, reports, interruptible=True)
 
 
 @dataclass(frozen=True)

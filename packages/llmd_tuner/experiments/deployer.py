@@ -167,12 +167,6 @@ class RehearsalRunner(Protocol):
         """
         ...
 
-    def running_time_scale(self, project: Path, stack: str) -> float:
-        """Return the time scale (wall seconds for each simulated second) of a stack's running rehearsal; 1 where none
-        runs.
-        """
-        ...
-
     def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run a program inside the local cluster of a stack's rehearsal, and return its exit code."""
         ...
