@@ -70,8 +70,9 @@ def _pools_without_link(stack: Mapping[str, Any]) -> Iterator[str]:
     """Yield the pools whose image is imported by a link that is no part of the stack file, by their names in the config
     key `imageLinks`.
     """
-    pools = {pool["name"]: pool for key in ("gpuPools", "cpuPools") for pool in stack.get(key) or ()}
-    for name, pool in {**pools, SYSTEM_POOL: stack.get("systemPool") or {}}.items():
+    pools: dict[str, Any] = {pool["name"]: pool for key in ("gpuPools", "cpuPools") for pool in stack.get(key) or ()}
+    pools[SYSTEM_POOL] = stack.get("systemPool") or {}
+    for name, pool in pools.items():
         imported = (pool.get("image") or {}).get("import")
         if imported and "uri" not in imported:
             yield name

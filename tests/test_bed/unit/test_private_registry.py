@@ -13,7 +13,8 @@ def test_a_stack_with_a_pull_secret_gets_a_registry_whose_account_stays(tmp_path
     made = private_registry(plan(registryMirror=MIRROR), tmp_path)
     assert made is not None
     (secret,) = made.secrets
-    assert (secret.name, secret.namespaces, secret.type) == ("ocir", ("llm-d",), "kubernetes.io/dockerconfigjson")
+    assert (secret.name, secret.type) == ("ocir", "kubernetes.io/dockerconfigjson")
+    assert secret.namespaces == ("llm-d", "llmd-oke-acceptance")
     (password,) = json.loads((tmp_path / "registry" / "accounts.json").read_text())[USER]
     content = secret.files[".dockerconfigjson"].read_text()
     assert content == docker_config("iad.ocir.io", password)
