@@ -73,6 +73,7 @@ def _pools_without_link(stack: Mapping[str, Any]) -> Iterator[str]:
     pools: dict[str, Any] = {pool["name"]: pool for key in ("gpuPools", "cpuPools") for pool in stack.get(key) or ()}
     pools[SYSTEM_POOL] = stack.get("systemPool") or {}
     for name, pool in pools.items():
-        imported = (pool.get("image") or {}).get("import")
+        image: dict[str, Any] = pool.get("image") or {}
+        imported = image.get("import")
         if imported and "uri" not in imported:
             yield name
