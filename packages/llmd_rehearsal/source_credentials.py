@@ -70,10 +70,10 @@ def _pools_without_link(stack: Mapping[str, Any]) -> Iterator[str]:
     """Yield the pools whose image is imported by a link that is no part of the stack file, by their names in the config
     key `imageLinks`.
     """
-    pools: dict[str, Any] = {pool["name"]: pool for key in ("gpuPools", "cpuPools") for pool in stack.get(key) or ()}
-    pools[SYSTEM_POOL] = stack.get("systemPool") or {}
+    pools = {pool["name"]: pool for key in ("gpuPools", "cpuPools") for pool in stack.get(key) or ()}
+    if system := stack.get("systemPool"):
+        pools[SYSTEM_POOL] = system
     for name, pool in pools.items():
         image: dict[str, Any] = pool.get("image") or {}
-        imported = image.get("import")
-        if imported and "uri" not in imported:
+        if "import" in image and "uri" not in image["import"]:
             yield name
