@@ -103,14 +103,26 @@ class CrdFiles(Entry):
     files: dict[str, str]
 
 
+class AwaitedAdmission(Entry):
+    """Object that the cluster is asked to admit, without making it, until its webhooks answer: the object, the limit in
+    seconds of the wait, and the remedy if it ends without an answer.
+    """
+
+    offered: dict[str, Any]
+    timeout_s: int
+    remedy: str
+
+
 class AwaitedDefinitions(Entry):
     """Custom resource definitions that others install and that a stack depends on: their `names` (`plural.group`), the
-    limit in seconds of the wait for them, and the remedy if they are missing.
+    limit in seconds of the wait for them, and the remedy if they are missing. `admission` is an object of the first of
+    them, whose webhooks may serve later than the definition; None if there are none.
     """
 
     names: tuple[str, ...]
     established_timeout_s: int
     remedy: str
+    admission: AwaitedAdmission | None = None
 
 
 class RouterProxy(Entry):

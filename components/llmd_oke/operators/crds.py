@@ -8,13 +8,13 @@ import asyncio
 import ssl
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pulumi
 import yaml
 from llmd_base.errors import KitError, causes
 
-from llmd_oke.catalogue.releases import crd_manifests
+from llmd_oke.catalogue.releases import AwaitedAdmission, crd_manifests
 from llmd_oke.objects import KubernetesObject, ReleaseRef, inputs, is_update, outputs, resolve_release, when_declared
 
 if TYPE_CHECKING:  # slow to import, and not needed in previews
@@ -28,6 +28,7 @@ TAKE_OVER = {"pulumi.com/patchForce": "true"}
 release has other values."""
 
 POLL_S = 2.0
+OFFERS = 8
 
 OPERATOR = "Look whether the operator that makes them runs; in OKE, at the add-on's state and its pods."
 WAY = "Is the API server reached from here, with a tunnel to this cluster and no other, and may this user sign in?"
@@ -80,8 +81,11 @@ def when_established(
     context: str | None = None,
     after: pulumi.Resource | None = None,
     remedy: str = OPERATOR,
+    admission: AwaitedAdmission | None = None,
+    namespace: str = "default",
 ) -> pulumi.Output[bool]:
-    """Return an output that resolves to True once the cluster has established these definitions; in previews at once.
+    """Return an output that resolves to True once the cluster has established these definitions, and admits objects of
+    the first one; in previews at once.
 
     Args:
         names: names of the definitions, as `plural.group`.
@@ -90,15 +94,20 @@ def when_established(
         context: context of the kubeconfig; the current context if left out.
         after: resource that must be registered, with all its dependencies, before the wait begins.
         remedy: advice of the error for definitions that are missing in the end.
+        admission: object that is offered to the webhooks until they answer; None to wait for no webhooks.
+        namespace: namespace of that object.
 
     Raises:
-        KitError: (when the output resolves) a definition is missing after `timeout_s`, or the cluster doesn't answer or
-            refuses the credentials.
+        KitError: (when the output resolves) a definition is missing after `timeout_s`, webhooks don't answer within
+            their limit, or the cluster doesn't answer or refuses the credentials.
     """
 
     async def look(text: str | None) -> bool:
         if is_update():
-            await _wait(names, timeout_s, _client(text, context), remedy)
+            client = _client(text, context)
+            await _wait(names, timeout_s, client, remedy)
+            if admission is not None:
+                await _wait_for_webhooks(names[0], admission, namespace, client)
         return True
 
     # The URN as a plain future: a waiting child of `after` must not depend on the other children.
@@ -143,6 +152,41 @@ async def _lack(client: "AsyncClient", name: str) -> str:
     conditions = (definition.status.conditions if definition.status else None) or []
     established = any(condition.type == "Established" and condition.status == "True" for condition in conditions)
     return "" if established else _COMING
+
+
+async def _wait_for_webhooks(name: str, admission: AwaitedAdmission, namespace: str, client: "AsyncClient") -> None:
+    """Wait until webhooks answer all of several offers at once, for which the API server connects to each of their pods
+    in all likelihood.
+    """
+    from lightkube import generic_resource  # noqa: PLC0415
+
+    (plural, _, group), kind = name.partition("."), admission.offered["kind"]
+    generic: Any = generic_resource
+    api = generic.create_api_info(group, admission.offered["apiVersion"].partition("/")[2], kind, plural)
+    # A class of its own: a status that this process also has may have registered one of other verbs.
+    resource: Any = type(kind, (generic.GenericNamespacedResource,), {"_api_info": api})
+    offered, ends_at = resource.from_dict(admission.offered), time.monotonic() + admission.timeout_s
+    while cause := max(await asyncio.gather(*(_unanswered(client, offered, namespace) for _ in range(OFFERS)))):
+        if time.monotonic() >= ends_at:
+            raise KitError(f"The cluster admits no {kind} after {admission.timeout_s} s: {cause}", admission.remedy)
+        await asyncio.sleep(POLL_S)
+
+
+async def _unanswered(client: "AsyncClient", offered: Any, namespace: str) -> str:
+    """Return why webhooks don't answer to an object yet: the API server can't call them, or the namespace isn't there;
+    empty if they answer, whatever it is.
+    """
+    import httpx2  # noqa: PLC0415
+    from lightkube.core.exceptions import ApiError  # noqa: PLC0415
+
+    try:
+        await client.create(offered, namespace, dry_run=True)
+    except ApiError as error:
+        code = error.status.code or 0
+        return str(error.status.message) if code in {404, 429} or code >= 500 else ""
+    except httpx2.HTTPError as error:
+        return _unheard(error)
+    return ""
 
 
 def _unheard(error: "httpx2.HTTPError") -> str:

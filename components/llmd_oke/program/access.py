@@ -75,19 +75,26 @@ class ClusterIdentity:
         self, name: str, definitions: AwaitedDefinitions, after: pulumi.Resource
     ) -> pulumi.Output[str]:
         """Return a namespace's name as an output that resolves once the cluster has established custom resource
-        definitions, for objects of the defined kinds in the namespace.
+        definitions, and their webhooks answer, for objects of the defined kinds in the namespace.
 
         Args:
             name: name of the namespace.
-            definitions: names of the definitions, limit of the wait, and remedy.
+            definitions: names of the definitions, limits of the waits, and remedies.
             after: resource that must be registered before the wait begins.
 
         Raises:
-            KitError: (when the output resolves) a definition is missing after the limit.
+            KitError: (when the output resolves) a definition is missing, or webhooks don't answer, after the limit.
         """
-        timeout_s, remedy = definitions.established_timeout_s, definitions.remedy
-        access = self.kubeconfig, self.context
-        served = when_established(definitions.names, timeout_s, *access, after=after, remedy=remedy)
+        served = when_established(
+            definitions.names,
+            definitions.established_timeout_s,
+            self.kubeconfig,
+            self.context,
+            after=after,
+            remedy=definitions.remedy,
+            admission=definitions.admission,
+            namespace=name,
+        )
         return served.apply(lambda _: name)
 
     def options(self, provider: k8s.Provider) -> pulumi.ResourceOptions:

@@ -323,11 +323,11 @@ def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resour
 
 def groups_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
     """Return the namespace of the models as an output that resolves once the cluster has the definition of
-    LeaderWorkerSets; None if no server runs over several nodes.
+    LeaderWorkerSets and the controller's webhooks answer; None if no server runs over several nodes.
 
     Raises:
-        KitError: (when the output resolves) the definition is missing after the limit; the remedy says how to install
-            the controller.
+        KitError: (when the output resolves) the definition is missing, or webhooks don't answer, after the limit; the
+            remedy says how to install the controller, or what to look at.
     """
     if not plan.over_nodes:
         return None

@@ -12,7 +12,8 @@ from lightkube.models.apiextensions_v1 import CustomResourceDefinitionStatus
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from llmd_base.errors import KitError
-from llmd_oke.catalogue.serving import scaling
+from llmd_oke.catalogue.serving import leader_worker_sets, scaling
+from llmd_oke.operations.status import reading
 from llmd_oke.operators import crds
 
 SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespaced", "versions": []}
@@ -92,6 +93,43 @@ async def test_missing_credentials_end_the_wait_for_crds_at_once(error: Exceptio
         await wait(Cluster(error))
     assert str(error) in refused.value.message
     assert "PATH" in (refused.value.remedy or "")
+
+
+class Webhooks(Cluster):
+    """A cluster whose webhooks answer in turn: with a status, or with nothing where they admit; the last for ever."""
+
+    async def create(self, offered: Any, namespace: str, *, dry_run: bool) -> None:
+        self.asked += 1
+        assert "post" in offered._api_info.verbs
+        assert (offered.kind, namespace, dry_run) == ("LeaderWorkerSet", "llm-d", True)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is not None:
+            raise ApiError(status=Status(code=answer, message="failed calling webhook"))
+
+
+async def offer(cluster: Webhooks, limit_s: int = 10) -> None:
+    sets = leader_worker_sets()
+    assert sets.admission is not None
+    admission = sets.admission.model_copy(update={"timeout_s": limit_s})
+    await crds._wait_for_webhooks(sets.names[0], admission, "llm-d", cast("Any", cluster))
+
+
+async def test_webhooks_are_waited_for_in_a_process_that_has_a_status_too():
+    assert "get" in reading.LeaderWorkerSet._api_info.verbs
+    await offer(Webhooks(None))
+
+
+@pytest.mark.parametrize("answer", [None, 403, 422])
+async def test_webhooks_of_leaderworkersets_are_waited_for_until_they_answer(answer: int | None):
+    cluster = Webhooks(*[404] * crds.OFFERS, None, 500, *[answer] * crds.OFFERS)  # one of two pods answers, then both
+    await offer(cluster)
+    assert cluster.asked == 3 * crds.OFFERS
+
+
+async def test_the_error_for_webhooks_that_never_answer_says_what_the_cluster_said():
+    with pytest.raises(KitError, match="admits no LeaderWorkerSet after 0 s: failed calling webhook") as late:
+        await offer(Webhooks(500), 0)
+    assert "lws-system" in (late.value.remedy or "")
 
 
 async def test_the_output_of_waiting_for_crds_is_not_secret_though_the_kubeconfig_is():
