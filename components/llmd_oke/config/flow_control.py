@@ -53,7 +53,7 @@ class FlowControlConfig(ConfigPart):
     """
 
     request_ttl_s: Annotated[int, Field(ge=1, le=900)] = 60
-    """Maximum time in seconds that a request waits; it is then refused (503)."""
+    """Maximum time in seconds that a request waits; it is then refused (429, up to llm-d-0.7.0 503)."""
 
     priority_bands: Items[PriorityBandConfig] = ()
     """Queue limits for single priorities."""

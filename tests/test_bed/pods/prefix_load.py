@@ -1,6 +1,7 @@
 """Prompts with a few long prefixes, each in its turn. Prints what became of them.
 
-Run in the local cluster: `prefix_load.py HOST:PORT MODEL`.
+Run in the local cluster: `prefix_load.py HOST:PORT MODEL [SERVER...]`. With servers, each prefix is sent to one of them
+first, past the router at HOST:PORT, and then once through it.
 """
 
 import http.client
@@ -8,12 +9,13 @@ import json
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 
 PREFIXES, PROMPTS_EACH, USERS, WORDS = 12, 8, 4, 400
 
 
-def main(address: str, model: str) -> None:
-    def ask(prompt: str) -> int:
+def main(router: str, model: str, *servers: str) -> None:
+    def ask(prompt: str, address: str = router) -> int:
         connection = http.client.HTTPConnection(address, timeout=60)
         body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 1})
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
@@ -22,10 +24,12 @@ def main(address: str, model: str) -> None:
         connection.close()
         return answer.status
 
-    beginnings = [f"manual {prefix:02d} says " * WORDS for prefix in range(PREFIXES)]
-    prompts = [f"{text} question {number}" for number in range(PROMPTS_EACH) for text in beginnings]
+    beginnings = [f"{'letter' if servers else 'manual'} {prefix:02d} says " * WORDS for prefix in range(PREFIXES)]
+    statuses = Counter(ask(text, f"{server}:8000") for text, server in zip(beginnings, cycle(servers), strict=False))
+    prompts = [f"{text} question {number}" for number in range(1 if servers else PROMPTS_EACH) for text in beginnings]
     with ThreadPoolExecutor(USERS) as users:
-        print(json.dumps(dict(Counter(users.map(ask, prompts)))))
+        statuses.update(users.map(ask, prompts))
+    print(json.dumps(statuses))
 
 
 if __name__ == "__main__":

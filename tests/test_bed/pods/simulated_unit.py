@@ -13,6 +13,8 @@ SERVERS_RELEASE = "llm-d-0.9.0"
 ROUTER_RELEASES = ("llm-d-0.6.0", "llm-d-0.9.0")
 """Releases whose endpoint pickers (v0.7.1, v0.10.0) tests may find on a machine."""
 MODEL, SERVERS, BLOCK = "Qwen/Qwen3-8B", 4, 16
+LARGE_MODEL = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
+"""A model whose long answers take longer than any test needs."""
 SERVER = """
 metadata: {{name: {name}, namespace: {namespace}, labels: {labels}}}
 spec:
@@ -48,11 +50,11 @@ class Namespace:
     def core(self) -> str:
         return f"/api/v1/namespaces/{self.name}"
 
-    def serve(self, unit: str, *arguments: str) -> list[str]:
+    def serve(self, unit: str, *arguments: str, model: str = MODEL) -> list[str]:
         """Return the addresses of a unit's servers, once they are ready."""
         newer = catalogue.release(SERVERS_RELEASE)
         assert newer is not None
-        command = json.dumps(["vllm", "serve", MODEL, "--port=8000", f"--block-size={BLOCK}", *arguments])
+        command = json.dumps(["vllm", "serve", model, "--port=8000", f"--block-size={BLOCK}", *arguments])
         selected, image = json.dumps(labels.role_selector(unit, "aggregated")), newer.vllm.image.pinned
         names = [f"{unit}-{index}" for index in range(SERVERS)]
         for name in names:

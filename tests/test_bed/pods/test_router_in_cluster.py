@@ -25,6 +25,7 @@ PLURALS = {
     "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "Deployment": "apis/apps/v1/namespaces/{}/deployments",
     "InferencePool": "apis/inference.networking.k8s.io/v1/namespaces/{}/inferencepools",
+    "InferenceObjective": "apis/inference.networking.x-k8s.io/v1alpha2/namespaces/{}/inferenceobjectives",
     "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
 }

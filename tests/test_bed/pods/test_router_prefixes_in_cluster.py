@@ -4,7 +4,7 @@ The tokenizer of llm-d 0.6.0's picker, which the kit doesn't deploy, is a stand-
 """
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -61,10 +61,19 @@ def precise(tokenizer: str, events_port: int) -> dict[str, Any]:
     }
 
 
+class Hits(NamedTuple):
+    """Share of prompt tokens that servers had cached: of prompts whose prefixes all came through the router, and of
+    those whose prefixes servers had from others.
+    """
+
+    routed: float
+    others: float
+
+
 @pytest.fixture(scope="module", params=ROUTER_RELEASES)
-def hits(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> dict[str, float]:
-    """The share of prompt tokens that servers had cached, by unit: by what they report (`precise`), by what the picker
-    has sent them (`prefix`, `affinity`), and by neither (`load`).
+def hits(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> dict[str, Hits]:
+    """Hits by unit: by what servers report (`precise`), by what the picker has sent them (`prefix`, `affinity`), and by
+    neither (`load`).
     """
     namespace, newer = Namespace.made(pod_cluster, "prefixes", request.param), catalogue.release(SERVERS_RELEASE)
     assert newer is not None
@@ -99,19 +108,33 @@ def _tokenizer(namespace: Namespace, server: str) -> str:
     return f"{address}:{TOKENIZER_PORT}"
 
 
-def _measured(namespace: Namespace, unit: str, args: RouterArgs, servers: list[str]) -> float:
+def _measured(namespace: Namespace, unit: str, args: RouterArgs, servers: list[str]) -> Hits:
     """Have a router send prompts to its servers, and return the share of their tokens that these had cached."""
     address = namespace.route(unit, {"reported": {"model": MODEL, "block_size": BLOCK}, **args})
-    statuses = json.loads(namespace.cluster.inside("python3", str(HERE / "prefix_load.py"), address, MODEL))
-    assert statuses == {"200": PREFIXES * PROMPTS_EACH}
-    queried, cached = (
-        sum(namespace.counted(servers, f"vllm:prefix_cache_{name}_total")) for name in ("queries", "hits")
-    )
-    return cached / queried
+
+    def counted() -> list[float]:
+        return [sum(namespace.counted(servers, f"vllm:prefix_cache_{name}_total")) for name in ("queries", "hits")]
+
+    def send(*first: str) -> dict[str, int]:
+        asked = ("python3", str(HERE / "prefix_load.py"), address, MODEL, *first)
+        return json.loads(namespace.cluster.inside(*asked))
+
+    assert send() == {"200": PREFIXES * PROMPTS_EACH}
+    queried, cached = counted()
+    assert send(*servers) == {"200": 2 * PREFIXES}
+    later_queried, later_cached = counted()
+    of_routed = (later_queried - queried) / 2  # the other half were those sent past the router
+    return Hits(cached / queried, (later_cached - cached) / of_routed)
 
 
-def test_prefix_routing_raises_the_share_of_prompt_tokens_found_in_servers_caches(hits: dict[str, float]) -> None:
+def test_prefix_routing_raises_the_share_of_prompt_tokens_found_in_servers_caches(hits: dict[str, Hits]) -> None:
     """All prompts of a prefix but the first can find it cached."""
     for unit in hits.keys() - {"load"}:
-        assert hits[unit] > hits["load"] + 0.15, unit
-        assert hits[unit] > 0.9 * (PROMPTS_EACH - 1) / PROMPTS_EACH, unit
+        assert hits[unit].routed > hits["load"].routed + 0.15, unit
+        assert hits[unit].routed > 0.9 * (PROMPTS_EACH - 1) / PROMPTS_EACH, unit
+
+
+def test_only_by_what_servers_report_are_prefixes_found_that_others_sent_them(hits: dict[str, Hits]) -> None:
+    """A quarter of them is found by chance."""
+    assert hits["precise"].others > 0.9
+    assert all(hits[unit].others < 0.9 for unit in hits.keys() - {"precise"})

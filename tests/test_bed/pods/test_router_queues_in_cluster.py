@@ -1,0 +1,115 @@
+"""Flow control by the requests that a real endpoint picker has sent: who is refused, and who goes first."""
+
+import json
+from collections import Counter
+from statistics import mean
+from typing import TypedDict
+
+import pytest
+from llmd_oke.serving.picker_config import FlowControlArgs, PriorityBandArgs, RouterArgs
+from pod_cluster import HERE, PodCluster
+from queued_load import AT_A_TIME, BAND_REQUESTS, EACH_PRIORITY, LOUD, QUIET, REFUSED, Outcome
+from simulated_unit import LARGE_MODEL, SERVERS, SERVERS_RELEASE, Namespace
+
+pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly, pytest.mark.timeout(900)]
+
+BUSY = AT_A_TIME * SERVERS
+SHORT_TTL_S, LONG_TTL_S = 3, 120
+
+
+class Seen(TypedDict):
+    """Outcomes in their order, requests that reached servers, and most requests that waited in servers at a time."""
+
+    outcomes: list[Outcome]
+    at_servers: int
+    most_waiting: int
+
+
+def held_back(ttl_s: int, low_requests: int) -> RouterArgs:
+    """Return the arguments of a router with flow control: a request waits at most `ttl_s` seconds, and of the low
+    priority at most `low_requests` wait.
+    """
+    bands: list[PriorityBandArgs] = [
+        {"priority": 100},
+        {"priority": 0},
+        {"priority": -10, "max_requests": low_requests},
+    ]
+    flow_control: FlowControlArgs = {
+        "detector": "concurrency",
+        "max_concurrency": AT_A_TIME,
+        "request_ttl_s": ttl_s,
+        "bands": bands,
+    }
+    return {"flow_control": flow_control, "priorities": [100, -10]}
+
+
+WITH, WITHOUT = held_back(LONG_TTL_S, EACH_PRIORITY), RouterArgs()
+ROUTERS: dict[str, RouterArgs] = {
+    "full": held_back(SHORT_TTL_S, BAND_REQUESTS),
+    "priorities": WITH,
+    "turns": WITH,
+    "turns-without": WITHOUT,
+}
+"""Routers by unit, whose name says the case of the load."""
+
+
+@pytest.fixture(scope="module")
+def seen(pod_cluster: PodCluster) -> dict[str, Seen]:
+    """Outcomes of the requests, by unit."""
+    namespace = Namespace.made(pod_cluster, "queues", SERVERS_RELEASE)
+    return {unit: _seen(namespace, unit, args) for unit, args in ROUTERS.items()}
+
+
+def _seen(namespace: Namespace, unit: str, args: RouterArgs) -> Seen:
+    """Return the outcomes of a load that the node sends as the stack's front door would, which alone may do so."""
+    servers = namespace.serve(unit, f"--max-num-seqs={AT_A_TIME}", model=LARGE_MODEL)
+    behind: RouterArgs = {"profile": "token-load", "signed_in": True, "control_plane_cidrs": ["0.0.0.0/0"]}
+    address = namespace.route(unit, {**behind, **args}).removesuffix(":80")
+    asked = ("python3", str(HERE / "queued_load.py"), unit.partition("-")[0], address, LARGE_MODEL, *servers)
+    found: Seen = json.loads(namespace.cluster.inside(*asked))
+    namespace.remove(unit)
+    print(unit, found)
+    return found
+
+
+def place(seen: Seen, client: str) -> float:
+    """Return the mean place of a client's requests among those that had to wait, in the order of their answers."""
+    waited = [outcome["client"] for outcome in seen["outcomes"] if outcome["client"] != "busy"]
+    return mean(place for place, name in enumerate(waited, start=1) if name == client)
+
+
+def test_requests_beyond_the_limit_of_their_priority_are_refused_at_once(seen: dict[str, Seen]) -> None:
+    refused = [outcome for outcome in seen["full"]["outcomes"] if outcome["seconds"] < SHORT_TTL_S / 2]
+    assert Counter(outcome["status"] for outcome in refused) == {429: REFUSED}
+    assert {outcome["reason"] for outcome in refused} == {"rejected-saturated"}
+
+
+def test_requests_that_have_waited_for_their_longest_time_are_refused(seen: dict[str, Seen]) -> None:
+    """The status is 429, in place of the 503 of v0.7.1."""
+    expired = [outcome for outcome in seen["full"]["outcomes"] if outcome["seconds"] >= SHORT_TTL_S / 2]
+    assert Counter(outcome["status"] for outcome in expired) == {429: BAND_REQUESTS}
+    assert {outcome["reason"] for outcome in expired} == {"rejected-ttl-expired"}
+
+
+def test_servers_receive_no_refused_request(seen: dict[str, Seen]) -> None:
+    assert seen["full"]["at_servers"] == BUSY
+
+
+def test_requests_of_a_high_priority_go_before_earlier_ones_of_a_low_one(seen: dict[str, Seen]) -> None:
+    """One after the other they would have the places from 1 to 6, 3.5 in the mean."""
+    high = place(seen["priorities"], "chat")
+    print(f"mean place of the high priority's requests: {high}")
+    assert high <= EACH_PRIORITY
+
+
+def test_a_client_with_few_requests_takes_turns_with_one_that_sent_many(seen: dict[str, Seen]) -> None:
+    """Every second of the first 16 places is 9 in the mean, the last eight of 32 are 28.5."""
+    turns, arrival = (place(seen[unit], "quiet") for unit in ("turns", "turns-without"))
+    print(f"mean place of the quiet client's requests: {turns} with flow control, {arrival} without")
+    assert turns <= QUIET + 4
+    assert arrival > 1.5 * turns
+
+
+def test_waiting_requests_are_in_the_picker_and_not_in_servers(seen: dict[str, Seen]) -> None:
+    assert seen["turns"]["most_waiting"] <= 2
+    assert seen["turns-without"]["most_waiting"] >= LOUD
