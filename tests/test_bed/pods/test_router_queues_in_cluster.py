@@ -85,9 +85,8 @@ def test_requests_beyond_the_limit_of_their_priority_are_refused_at_once(seen: d
 
 
 def test_requests_that_have_waited_for_their_longest_time_are_refused(seen: dict[str, Seen]) -> None:
-    """The status is 429, in place of the 503 of v0.7.1."""
     expired = [outcome for outcome in seen["full"]["outcomes"] if outcome["seconds"] >= SHORT_TTL_S / 2]
-    assert Counter(outcome["status"] for outcome in expired) == {429: BAND_REQUESTS}
+    assert Counter(outcome["status"] for outcome in expired) == {429: BAND_REQUESTS}  # v0.7.1: 503
     assert {outcome["reason"] for outcome in expired} == {"rejected-ttl-expired"}
 
 
