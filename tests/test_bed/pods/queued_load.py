@@ -20,7 +20,7 @@ BAND_REQUESTS, REFUSED = 5, 7
 EACH_PRIORITY, LOUD, QUIET = 6, 24, 8
 """Waiting requests of each of two priorities, and of two clients with one priority."""
 LONG_TOKENS, MIDDLE_TOKENS, SHORT_TOKENS = 36_000, 4_000, 40
-LIMIT_S = 120.0
+LIMIT_S = 50.0
 BUSY, CHAT, CRAWLER = ("busy", "100"), ("chat", "100"), ("crawler", "-10")
 """Clients with their priorities, as a front door names them to a router."""
 
@@ -69,38 +69,41 @@ class Load:
             self.wait(f"{index + 1} requests at the servers", lambda sent=index + 1: self.at_servers() >= sent)
 
     def at_servers(self) -> int:
-        """Return the number of requests at the servers, and note how many of these wait there."""
-        waiting = self._sum([f"{server}:8000" for server in self.servers], "vllm:num_requests_waiting{")
-        self.most_waiting = max(self.most_waiting, waiting)
-        return waiting + self._sum([f"{server}:8000" for server in self.servers], "vllm:num_requests_running{")
+        """Return the number of requests that servers compute or have waiting."""
+        return self._of_servers("num_requests_running") + self._of_servers("num_requests_waiting")
 
     def queued(self) -> int:
         """Return the number of requests that wait in the endpoint picker."""
-        return self._sum([f"{self.router}:9090"], "llm_d_epp_flow_control_queue_size{")
+        return _sum([f"{self.router}:9090"], "llm_d_epp_flow_control_queue_size")
 
     def computed(self) -> int:
         """Return the number of requests that servers have answered."""
-        return self._sum([f"{server}:8000" for server in self.servers], "vllm:request_success_total{")
+        return self._of_servers("request_success_total")
 
-    def _sum(self, places: list[str], metric: str) -> int:
-        texts = [urllib.request.urlopen(f"http://{place}/metrics", timeout=60).read().decode() for place in places]
-        lines = [line for text in texts for line in text.splitlines() if line.startswith(metric)]
-        return int(sum(float(line.rpartition(" ")[2]) for line in lines))
+    def _of_servers(self, metric: str) -> int:
+        return _sum([f"{server}:8000" for server in self.servers], f"vllm:{metric}")
 
     def wait(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait until the condition holds, at most LIMIT_S seconds."""
+        """Wait until the condition holds, at most LIMIT_S seconds, and note how many requests wait in servers."""
         end_s = time.monotonic() + LIMIT_S
         while not holds():
             assert time.monotonic() < end_s, f"no {what} within {LIMIT_S:.0f} s: {self.outcomes}"
+            self.most_waiting = max(self.most_waiting, self._of_servers("num_requests_waiting"))
             time.sleep(0.02)
 
     def wait_for_outcomes(self, count: int) -> None:
-        self.wait(f"{count} outcomes", lambda: self.at_servers() >= 0 and len(self.outcomes) >= count)
+        self.wait(f"{count} outcomes", lambda: len(self.outcomes) >= count)
 
     def wait_in_line(self, count: int) -> None:
         """Wait until so many requests wait, in the endpoint picker or in servers, beside those under way."""
         full = AT_A_TIME * len(self.servers)
         self.wait(f"{count} waiting requests", lambda: self.queued() + self.at_servers() - full >= count)
+
+
+def _sum(places: list[str], metric: str) -> int:
+    texts = [urllib.request.urlopen(f"http://{place}/metrics", timeout=60).read().decode() for place in places]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith(f"{metric}{{")]
+    return int(sum(float(line.rpartition(" ")[2]) for line in lines))
 
 
 def full(load: Load) -> None:
