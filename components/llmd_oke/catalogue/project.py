@@ -20,6 +20,13 @@ from llmd_oke.values import VALUES, ProjectFile, follows_project, project_values
 KINDS: tuple[EntryKind[Any], ...] = (MODELS, SHAPES, GPUS, RELEASES, ENDPOINT_PICKERS, IMAGES, PRICES, LOCK)
 """Kinds of catalogue entries that a project's own `values/` may have."""
 
+NAMED_IN_STACKS = {
+    ("Model", "model"): MODELS.folder,
+    ("GpuPool", "shape"): SHAPES.folder,
+    ("StackConfig", "release"): RELEASES.folder,
+}
+"""Keys of stack files whose value is the name of an entry: type and key in the JSON Schema, and the entries' folder."""
+
 LATENCY = "latency"
 """Folder of latency figures in `values/`: files `latency/<GPU>/<model>.yaml`, which the tuner reads and validates."""
 

@@ -15,9 +15,7 @@ from rich.table import Table
 from llmd_oke import planning
 from llmd_oke.catalogue.entries import names, project_names
 from llmd_oke.catalogue.latency_figures import project_problems
-from llmd_oke.catalogue.models import MODELS
-from llmd_oke.catalogue.releases import RELEASES
-from llmd_oke.catalogue.shapes import SHAPES
+from llmd_oke.catalogue.project import NAMED_IN_STACKS
 from llmd_oke.cli import console, options
 from llmd_oke.cli.console import problem_document
 from llmd_oke.cli.plan_summary import minutes, show_summary
@@ -85,12 +83,7 @@ def schema(project: options.Project = options.HERE) -> None:
     of a project's own entries.
     """
     del project  # its option has opened it
-    folders = {
-        ("Model", "model"): MODELS.folder,
-        ("GpuPool", "shape"): SHAPES.folder,
-        ("StackConfig", "release"): RELEASES.folder,
-    }
-    suggested = {place: names(folder) for place, folder in folders.items() if project_names(folder)}
+    suggested = {place: names(folder) for place, folder in NAMED_IN_STACKS.items() if project_names(folder)}
     console.show_json(stack_file_schema(suggested))
 
 

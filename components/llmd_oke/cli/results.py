@@ -13,7 +13,7 @@ from llmd_base.row import Row
 from llmd_bench import comparison, texts
 from llmd_bench import history as runs
 from llmd_bench.comparison import Comparison, LoadComparison
-from llmd_bench.files import CatalogueNames, Hints, Rejection
+from llmd_bench.files import CatalogueNames, Hints, Rejection, make_folder, write_whole
 from llmd_bench.history import SideResults, StoredRun, load_side, open_store
 from llmd_bench.loads import RequestedLoad, deployment, pace
 from llmd_bench.texts import number
@@ -103,19 +103,13 @@ def _write(compared: Comparison, loaded: Sequence[SideResults], html: Path | Non
         from llmd_bench.plots.results import comparison_page  # noqa: PLC0415 - brings matplotlib
 
         console.errors().print(f"[dim]drawing {html}[/]")
-        _save(html, comparison_page(compared, *loaded))
+        make_folder(html.parent)
+        write_whole(html, comparison_page(compared, *loaded))
     if markdown:
         from llmd_bench.texts import markdown as text_of  # noqa: PLC0415
 
-        _save(markdown, text_of(compared))
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise KitError(f"{path} can't be written: {error.strerror}") from error
+        make_folder(markdown.parent)
+        write_whole(markdown, text_of(compared))
 
 
 def _table(load: LoadComparison) -> Table:

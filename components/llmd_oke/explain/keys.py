@@ -13,9 +13,7 @@ from llmd_bench.deployment import parse_short_form
 
 from llmd_oke import config
 from llmd_oke.catalogue.entries import names
-from llmd_oke.catalogue.models import MODELS
-from llmd_oke.catalogue.releases import RELEASES
-from llmd_oke.catalogue.shapes import SHAPES
+from llmd_oke.catalogue.project import NAMED_IN_STACKS
 from llmd_oke.config.schema import stack_file_schema
 from llmd_oke.config.yaml_files import steps
 
@@ -148,12 +146,8 @@ def schema_nodes(path: str, *, with_texts: bool = True) -> list[Schema]:
 
 @cache
 def _schema(*, with_texts: bool) -> tuple[list[Schema], Schema]:
-    folders = {
-        ("Model", "model"): MODELS.folder,
-        ("GpuPool", "shape"): SHAPES.folder,
-        ("StackConfig", "release"): RELEASES.folder,
-    }
-    schema = stack_file_schema({place: names(folder) for place, folder in folders.items()}, with_texts=with_texts)
+    known = {place: names(folder) for place, folder in NAMED_IN_STACKS.items()}
+    schema = stack_file_schema(known, with_texts=with_texts)
     return [schema["$defs"]["Stack"]], schema["$defs"]
 
 

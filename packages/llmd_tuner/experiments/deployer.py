@@ -8,13 +8,13 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 from llmd_oke import config, planning
+from llmd_oke.cli.loading import load_only
 from llmd_oke.config import CONFIG_KEY, CreateCluster, StackConfig
 from llmd_oke.config.yaml_files import read, text_of
 from llmd_oke.operations import updates
@@ -173,15 +173,14 @@ class RehearsalRunner(Protocol):
 
 
 def rehearsal() -> RehearsalRunner:
-    """Return the installed implementation of rehearsals: the entry point `rehearsal` of the group `llmd_oke.deployers`.
+    """Return the installed implementation of rehearsals: the only entry point of the group `llmd_oke.deployers`.
 
     Raises:
         KitError: none is installed.
     """
-    for entry_point in entry_points(group=ENTRY_POINTS, name="rehearsal"):
-        backend: RehearsalRunner = entry_point.load()
-        return backend
-    raise KitError("Rehearsals are not installed.", "Install llmd-oke[rehearsal].")
+    missing = KitError("Rehearsals are not installed.", "Install llmd-oke[rehearsal].")
+    runner: RehearsalRunner = load_only(ENTRY_POINTS, "An experiment in a rehearsal", missing)
+    return runner
 
 
 class PulumiDeployer:
