@@ -56,16 +56,18 @@ def run_inside(
     command: Sequence[str],
     reports: Path | None = None,
     *,
+    time_scale: bool = True,
     measures: bool = True,
     interruptible: bool = False,
 ) -> int:
     """Run `llmd-oke COMMAND` inside a stack's rehearsal, on the rehearsal's copy of the stack file, and return the exit
     code.
 
-    With `measures`, the command gets options with the names of the rehearsal's simulated parts, and writes these names
-    into its results. `status` gets the versions of the running programs. Commands with `--prometheus` get the URL of
-    the rehearsal's Prometheus, because the API server's proxy reaches only pods. With `interruptible`, Ctrl-C is left
-    to the command, which ends by itself.
+    With `time_scale`, the command gets the rehearsal's time scale: wall seconds that simulated servers take for one
+    second of work on real hardware. With `measures`, it gets options with the names of the rehearsal's simulated parts,
+    and writes these names into its results. `status` gets the versions of the running programs. Commands with
+    `--prometheus` get the URL of the rehearsal's Prometheus, because the API server's proxy reaches only pods. With
+    `interruptible`, Ctrl-C is left to the command, which ends by itself.
 
     Raises:
         KitError: the stack isn't rehearsed, or its rehearsal isn't up.
@@ -92,6 +94,7 @@ def run_inside(
         "llmd_oke",
         *command,
         *options,
+        *(["--time-scale", str(running.time_scale or 1.0)] if time_scale else []),
         *simulated,
         *(ran if command[0] == "status" else []),
         *prometheus,
@@ -157,12 +160,6 @@ class LocalRehearsals:
         """
         prepared = _running(project, stack, progress)
         return list(engine_operations.run_engine(prepared, "forget", progress)["outputs"]["losses"])
-
-    def time_scale(self, project: Path, stack: str) -> float:
-        """Return the time scale of a stack's rehearsal: wall seconds that its simulated servers take for one second of
-        work on real hardware; 1 if no rehearsal of the stack is up.
-        """
-        return rehearsal.running_settings(project, stack).time_scale or 1.0
 
 
 def _running(project: Path, stack: str, progress: Progress) -> Prepared:

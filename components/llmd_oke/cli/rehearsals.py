@@ -55,12 +55,6 @@ class Rehearsals(Protocol):
         """
         ...
 
-    def time_scale(self, project: Path, stack: str) -> float:
-        """Return the time scale of a rehearsal: the wall time in seconds in which simulated servers do the work of one
-        second on the real hardware.
-        """
-        ...
-
     def run_inside(
         self,
         project: Path,
@@ -68,12 +62,12 @@ class Rehearsals(Protocol):
         command: Sequence[str],
         reports: Path | None = None,
         *,
+        time_scale: bool = True,
         measures: bool = True,
         interruptible: bool = False,
     ) -> int:
-        """Run `llmd-oke COMMAND` inside a stack's rehearsal, with the rehearsed stack file; return its exit code. With
-        `measures` the command gets the list of simulated parts, to label its figures. An interruptible command ends by
-        itself after Ctrl-C.
+        """Run `llmd-oke COMMAND` inside a stack's rehearsal, with the rehearsed stack file; return its exit code. See
+        `run_rehearsed` for the options.
         """
         ...
 
@@ -116,9 +110,11 @@ def run_rehearsed(
         ChildExit: the command ended.
         KitError: the stack's rehearsal is not up.
     """
-    own, words = rehearsals(), command.split()
-    scale = {"--time-scale": own.time_scale(project, stack)} if time_scale else {}
-    for name, value in {**options, **scale}.items():
+    words = command.split()
+    for name, value in options.items():
         if value is not None and value is not False:
             words += [name] if value is True else [name, str(value)]
-    raise ChildExit(own.run_inside(project, stack, words, reports, measures=measures, interruptible=interruptible))
+    status = rehearsals().run_inside(
+        project, stack, words, reports, time_scale=time_scale, measures=measures, interruptible=interruptible
+    )
+    raise ChildExit(status)
