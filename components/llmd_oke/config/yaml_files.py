@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import yaml
 from llmd_base.documents import require_bounded
@@ -271,6 +271,18 @@ Loader.add_constructor(f"{_TAG}float", _construct_number)
 def steps(path: str) -> list[str | int]:
     """Return the keys and indices in a path such as `models[0].topology`."""
     return [int(match[1]) if match[1] else match[2] for match in _STEP.finditer(path)]
+
+
+def value_at(document: object, path: str) -> object:
+    """Return the value at a path such as `models[0].name` in a parsed document; None if the path doesn't exist."""
+    for step in steps(path):
+        if isinstance(document, Mapping):
+            document = cast("Mapping[object, object]", document).get(step)
+        elif isinstance(document, list) and isinstance(step, int) and step < len(cast("list[object]", document)):
+            document = cast("list[object]", document)[step]
+        else:
+            return None
+    return document
 
 
 def _walk(node: yaml.Node, steps: Iterable[str | int]) -> tuple[yaml.Node | None, int | None]:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from llmd_base.errors import KitError
 
 from llmd_oke import planning
-from llmd_oke.config.yaml_files import steps
+from llmd_oke.config.yaml_files import steps, value_at
 from llmd_oke.explain.fields import ObjectField, object_field
-from llmd_oke.explain.keys import StackKey, schema_nodes, value_at
+from llmd_oke.explain.keys import StackKey, schema_nodes
 from llmd_oke.explain.probes import (
     Objects,
     Probe,

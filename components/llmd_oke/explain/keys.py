@@ -15,7 +15,7 @@ from llmd_oke import config
 from llmd_oke.catalogue.entries import names
 from llmd_oke.catalogue.project import NAMED_IN_STACKS
 from llmd_oke.config.schema import stack_file_schema
-from llmd_oke.config.yaml_files import steps
+from llmd_oke.config.yaml_files import steps, value_at
 
 Schema = Mapping[str, Any]
 
@@ -71,18 +71,6 @@ class StackFile:
             except (IndexError, KeyError, TypeError) as error:
                 raise KitError(f"The stack has no place for {path}.", "Name one of the list that it is in.") from error
         return changed
-
-
-def value_at(document: object, path: str) -> object:
-    """Return the value at a path such as `models[0].name` in a parsed document; None if the path doesn't exist."""
-    for step in steps(path):
-        if isinstance(document, Mapping):
-            document = cast("Mapping[object, object]", document).get(step)
-        elif isinstance(document, list) and isinstance(step, int) and step < len(cast("list[object]", document)):
-            document = cast("list[object]", document)[step]
-        else:
-            return None
-    return document
 
 
 def other_values(path: str, value: object) -> Iterator[object]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from llmd_base.errors import InvalidStack, Problem
 
 from llmd_oke.catalogue.operations import prices
-from llmd_oke.config import locate, setting_names, settings
+from llmd_oke.config import effective, locate, setting_names, settings
 from llmd_oke.config.front_door import SecretCertificate
+from llmd_oke.config.yaml_files import value_at
 from llmd_oke.gitops.rendering import declarations
 from llmd_oke.planning import Advice, Plan
 from llmd_oke.planning.estimates import costs
@@ -26,8 +27,14 @@ def judged_plan(project: Path, stack: str, plan: Plan, organisation: Organisatio
         InvalidStack: the stack violates mandatory policies; carries every violation.
     """
     found = stack_violations(project, stack, plan, organisation, declared_resources(project, stack, plan))
+    written = effective(project, stack).value
     problems = [
-        Problem(item.key, None, item.accepted, f"policy {item.policy}: {item.resource}: {item.found}")
+        Problem(
+            item.key,
+            value_at(written, item.key) if item.key else None,
+            item.accepted,
+            f"policy {item.policy}: {item.resource}: {item.found}",
+        )
         for item in found
         if organisation.level(item.policy) == "mandatory"
     ]

@@ -16,7 +16,8 @@ CONFIG = "pulumi:config"
 
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 HTTPS_PORT = 443
-PROVIDER = "pulumi:providers:oci"
+_PROVIDERS = "pulumi:providers:"
+PROVIDER = f"{_PROVIDERS}oci"
 
 _PROTECTED = {
     CLUSTER: ("cluster", "cluster.protect"),
@@ -67,7 +68,9 @@ class PolicyResource:
 
     @property
     def short_name(self) -> str:
-        """Last part of the resource's type, and its name: `Cluster oke-cluster`."""
+        """Last part of the resource's type, and its name: `Cluster oke-cluster`; `provider oci` for a provider."""
+        if self.type.startswith(_PROVIDERS):
+            return f"provider {self.name}"
         return f"{self.type.rsplit(':', 1)[-1]} {self.name}"
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_oke.explain.keys import StackFile, other_values, schema_nodes, value_at
+from llmd_oke.config.yaml_files import value_at
+from llmd_oke.explain.keys import StackFile, other_values, schema_nodes
 from stack_files import model, stack, write
 
 

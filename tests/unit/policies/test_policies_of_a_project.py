@@ -69,6 +69,11 @@ def test_a_stack_that_violates_mandatory_policies_is_refused_with_line_numbers(t
     assert not [text for text in problems if text.startswith("None")]
 
 
+def test_a_policy_violation_names_the_stack_files_value_and_the_provider(tmp_path: Path):
+    (problem,) = refused(tmp_path, "levels: {regions: mandatory}\nregions: [us-phoenix-1]\n", created_stack())
+    assert "cluster.region = 'us-ashburn-1': policy regions: provider oci: it creates" in problem
+
+
 def test_a_plain_text_secret_in_pulumi_settings_violates_a_mandatory_policy(tmp_path: Path):
     hidden = {"llmd-oke:frontDoorKeys": {"secure": "v1:x"}, "llmd-oke:huggingFaceToken": "hf_planted"}
     problems = refused(tmp_path, "levels: {plain-secrets: mandatory}", stack(model("1p-tp1-1d-tp1")), hidden)
