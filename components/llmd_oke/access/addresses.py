@@ -37,10 +37,17 @@ def region_of(config: StackConfig, region: str | None = None) -> str:
     if isinstance(config.cluster, CreateCluster):
         return config.cluster.region
     identifier = config.cluster.identifier if isinstance(config.cluster, ExistingCluster) else ""
+    if named := ocid_region(identifier):
+        return named
+    raise KitError("The stack does not say which region its cluster is in.", "Give --region.")
+
+
+def ocid_region(identifier: str) -> str:
+    """Return the region that an OCID contains, such as `us-ashburn-1`; empty if it contains none, or if the text is no
+    OCID.
+    """
     parts = identifier.split(".")
     named = parts[_REGION_PART] if identifier.startswith("ocid1.") and len(parts) > _REGION_PART else ""
-    if not named:
-        raise KitError("The stack does not say which region its cluster is in.", "Give --region.")
     return _REGIONS_BY_KEY.get(named, named)
 
 

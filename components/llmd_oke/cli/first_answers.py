@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ from llmd_base.errors import KitError, Problem
 
 from llmd_oke import catalogue
 from llmd_oke.access import signing
+from llmd_oke.access.addresses import ocid_region
 from llmd_oke.access.sign_in import Auth
 from llmd_oke.catalogue.cluster import availability_domains
 from llmd_oke.catalogue.releases import default_release
@@ -227,9 +228,9 @@ def first_answers(
 def _collected(
     answers: Answers, where: PlaceOptions, servers: ServersOptions, stack: str | None, access: OciAccess
 ) -> FirstAnswers:
-    answers.problems.extend(_contradictions(where, servers))
     name = answers.answer(_NAME, stack)
     target = answers.answer(_TARGET, where.target, Target.OCI.value, "nothing says rehearsal")
+    answers.problems.extend((*_contradictions(servers), *_misplaced(where, target)))
     if target == Target.REHEARSAL:
         place: dict[str, Any] = {"cluster_id": name, "shape": _shape(answers, servers, None)}
     else:
@@ -260,8 +261,8 @@ def _collected(
     return FirstAnswers(first, needs, assumed_limits, ())
 
 
-def _contradictions(where: PlaceOptions, servers: ServersOptions) -> Iterator[Problem]:
-    """Yield a problem for each option that another one would make meaningless."""
+def _contradictions(servers: ServersOptions) -> Iterator[Problem]:
+    """Yield a problem for each option about servers that another one would make meaningless."""
     sizes = {"--topology": servers.topology, "--load": servers.load, "--gpus": servers.gpus}
     given = {option: value for option, value in sizes.items() if value is not None}
     if len(given) > 1:
@@ -272,8 +273,22 @@ def _contradictions(where: PlaceOptions, servers: ServersOptions) -> Iterator[Pr
             )
     if servers.copies > 1 and servers.topology is None:
         yield Problem("--copies", servers.copies, "--copies with --topology", "a search decides about copies itself")
+
+
+def _misplaced(where: PlaceOptions, target: str) -> Iterator[Problem]:
+    """Yield a problem for each option about OCI that means nothing for the target or the cluster."""
+    if target == Target.REHEARSAL:
+        of_oci = asdict(replace(where, target=None, auth=None))  # the user's shell may have LLMD_OKE_AUTH
+        for name, value in of_oci.items():
+            if value is not None:
+                option = f"--{name.replace('_', '-')}"
+                yield Problem(option, value, "--target oci", "a rehearsal is on this machine and asks nothing of OCI")
+        return
     if where.cluster_id is not None and where.cluster == ClusterChoice.NEW:
         yield Problem("--cluster-id", where.cluster_id, "--cluster existing", "a new cluster has no OCID yet")
+    region = ocid_region(where.cluster_id or "")
+    if region and where.region not in {None, region}:
+        yield Problem("--region", where.region, region, "the OCID of --cluster-id names it")
 
 
 def _size(answers: Answers, servers: ServersOptions) -> dict[str, Any]:
