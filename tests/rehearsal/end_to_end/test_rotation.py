@@ -281,7 +281,7 @@ def write_pulling(project: Project, **changes: Any) -> None:
 
 @pytest.fixture(scope="module")
 def pulling(project: Project) -> str:
-    """That stack, deployed; the certificate in its Secret."""
+    """Deploy the stack of `write_pulling` and return the certificate in its Secret."""
     write_pulling(project)
     created = project.rehearse(PULLING)
     assert created.status == 0, created.errors

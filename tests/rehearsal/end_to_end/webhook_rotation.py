@@ -57,7 +57,7 @@ class Offers(threading.Thread):
             time.sleep(PERIOD_S)
 
     def are_calm(self, since_s: float) -> bool:
-        """Whether all answers of the last seconds, and some of them, were admissions."""
+        """Tell whether all answers of the last seconds were admissions, and there were some."""
         begin_s = max(since_s, time.monotonic() - CALM_S)
         recent = [admitted for at_s, admitted in self.answers if at_s > begin_s]
         return time.monotonic() > since_s + CALM_S and len(recent) > 1 and all(recent)
