@@ -196,8 +196,9 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
         settings_document = {"asked": asked, **_made(clients, hosts)}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private(file, json.dumps(settings_document))
-        write_private(file.with_name("key.pem"), settings_document["frontDoorCertificate"]["key"])
-        file.with_name("chain.pem").write_text(settings_document["frontDoorCertificate"]["chain"])
+    pair = settings_document["frontDoorCertificate"]
+    write_private(file.with_name("key.pem"), pair["key"])
+    file.with_name("chain.pem").write_text(pair["chain"])
     others = {"asked", *(["frontDoorCertificate"] if door.tls and door.tls.kind == "secret" else [])}
     return {f"llmd-oke:{key}": value for key, value in settings_document.items() if key not in others}
 
