@@ -153,7 +153,7 @@ def test_the_status_of_a_disaggregatedset_does_not_show_the_state_of_its_servers
     assert json.loads(told.splitlines()[-1]) == {"ready": 2, "status": {}}
 
 
-def test_no_request_fails_while_the_certificates_of_the_controllers_webhooks_are_rotated(
+def test_no_request_fails_while_certificates_of_the_controllers_webhooks_are_rotated(
     project: Project, rehearsed: Ended, tmp_path: Path
 ):
     assert rehearsed.status == 0, rehearsed.errors

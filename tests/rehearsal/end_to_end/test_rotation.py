@@ -226,7 +226,7 @@ def rotate_source(project: Project, stack: str, known: Mapping[str, str], told: 
 
 
 @pytest.mark.usefixtures("rotated")
-def test_a_download_that_a_revoked_hugging_face_token_ended_goes_on_with_the_next_one(project: Project, tmp_path: Path):
+def test_a_download_that_a_revoked_hugging_face_token_ended_goes_on_with_the_next(project: Project, tmp_path: Path):
     settings = json.loads((project.folder / ".rehearsal" / STACK / "front-door" / "secrets.json").read_text())
     chain = settings["frontDoorCertificate"]["chain"]
     known = {"first": settings["frontDoorKeys"][CLIENT], "trusted": chain, "renewed": chain}

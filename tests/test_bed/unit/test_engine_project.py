@@ -148,7 +148,7 @@ def test_a_pulumi_program_in_go_is_refused_with_the_runtimes_that_rehearsals_sup
     assert language_programs(tmp_path, "python") == ()
 
 
-def test_the_secret_of_a_front_doors_certificate_is_one_that_the_rehearsals_user_makes(project: Path, tmp_path: Path):
+def test_the_secret_with_a_front_doors_certificate_is_made_as_a_user_would(project: Path, tmp_path: Path):
     door = {"host": "llm.example.com", "tls": {"kind": "secret", "name": "own"}}
     front = stack(frontDoor={**door, "exposure": "internal"}, networkPolicies={"engine": "existing"})
     stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": front}}))
