@@ -24,46 +24,49 @@ class Seen(TypedDict):
     most_waiting: int
 
 
-def held_back(ttl_s: int, low_requests: int) -> RouterArgs:
-    """Return the arguments of a router with flow control: a request waits at most `ttl_s` seconds, and of the low
-    priority at most `low_requests` wait.
+def held_back(ttl_s: int, low_requests: int) -> FlowControlArgs:
+    """Return the flow control of a router: a request waits at most `ttl_s` seconds, and of the low priority at most
+    `low_requests` wait.
     """
     bands: list[PriorityBandArgs] = [
         {"priority": 100},
         {"priority": 0},
         {"priority": -10, "max_requests": low_requests},
     ]
-    flow_control: FlowControlArgs = {
-        "detector": "concurrency",
-        "max_concurrency": AT_A_TIME,
-        "request_ttl_s": ttl_s,
-        "bands": bands,
-    }
-    return {"flow_control": flow_control, "priorities": [100, -10]}
+    return {"detector": "concurrency", "max_concurrency": AT_A_TIME, "request_ttl_s": ttl_s, "bands": bands}
 
 
-WITH, WITHOUT = held_back(LONG_TTL_S, EACH_PRIORITY), RouterArgs()
-ROUTERS: dict[str, RouterArgs] = {
-    "full": held_back(SHORT_TTL_S, BAND_REQUESTS),
-    "priorities": WITH,
-    "turns": WITH,
-    "turns-without": WITHOUT,
+LONG = held_back(LONG_TTL_S, EACH_PRIORITY)
+BY_REPORTS: FlowControlArgs = {
+    "detector": "utilization",
+    "queue_depth_threshold": 1,
+    "metrics_staleness_ms": 5000,
+    "request_ttl_s": LONG_TTL_S,
+    "bands": LONG["bands"],
 }
-"""Routers by unit, whose name says the case of the load."""
+FLOWS: dict[str, FlowControlArgs | None] = {
+    "full": held_back(SHORT_TTL_S, BAND_REQUESTS),
+    "priorities": LONG,
+    "turns": LONG,
+    "turns-reports": BY_REPORTS,
+    "turns-without": None,
+}
+"""Flow control by unit, whose name says the case of the load."""
 
 
 @pytest.fixture(scope="module")
 def seen(pod_cluster: PodCluster) -> dict[str, Seen]:
     """Outcomes of the requests, by unit."""
     namespace = Namespace.made(pod_cluster, "queues", SERVERS_RELEASE)
-    return {unit: _seen(namespace, unit, args) for unit, args in ROUTERS.items()}
+    return {unit: _seen(namespace, unit, flow) for unit, flow in FLOWS.items()}
 
 
-def _seen(namespace: Namespace, unit: str, args: RouterArgs) -> Seen:
+def _seen(namespace: Namespace, unit: str, flow: FlowControlArgs | None) -> Seen:
     """Return the outcomes of a load that the node sends as the stack's front door would, which alone may do so."""
     servers = namespace.serve(unit, f"--max-num-seqs={AT_A_TIME}", model=LARGE_MODEL)
-    behind: RouterArgs = {"profile": "token-load", "signed_in": True, "control_plane_cidrs": ["0.0.0.0/0"]}
-    address = namespace.route(unit, {**behind, **args}).removesuffix(":80")
+    args: RouterArgs = {"profile": "token-load", "flow_control": flow, "priorities": [100, -10] if flow else None}
+    behind: RouterArgs = {"signed_in": True, "control_plane_cidrs": ["0.0.0.0/0"]}
+    address = namespace.route(unit, {**args, **behind}).removesuffix(":80")
     asked = ("python3", str(HERE / "queued_load.py"), unit.partition("-")[0], address, LARGE_MODEL, *servers)
     found: Seen = json.loads(namespace.cluster.inside(*asked))
     namespace.remove(unit)
@@ -111,3 +114,9 @@ def test_a_client_with_few_requests_takes_turns_with_one_that_sent_many(seen: di
 def test_waiting_requests_are_in_the_picker_and_not_in_servers(seen: dict[str, Seen]) -> None:
     assert seen["turns"]["most_waiting"] <= 2
     assert seen["turns-without"]["most_waiting"] >= LOUD
+
+
+def test_by_what_servers_report_a_burst_reaches_them_before_it_has_to_wait(seen: dict[str, Seen]) -> None:
+    reports = seen["turns-reports"]
+    print(f"by utilization: mean place {place(reports, 'quiet')}, {reports['most_waiting']} waiting in servers")
+    assert reports["most_waiting"] > seen["turns"]["most_waiting"]
