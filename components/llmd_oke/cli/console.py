@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -90,6 +91,21 @@ def show_json(document: object) -> None:
 def tell(text: str) -> None:
     """Show a line beside a command's result on standard error as it is, without markup or line breaks of Rich."""
     errors().print(text, markup=False, soft_wrap=True)
+
+
+def confirm(question: str, *, yes: bool, as_json: bool = False) -> None:
+    """Ask a question before a change, unless `yes` answers it.
+
+    Raises:
+        KitError: nobody can be asked: with `as_json`, or without a terminal.
+        Exit: the answer is no.
+    """
+    if yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise KitError("Nobody can be asked.", "Add --yes.")
+    if not typer.confirm(question):
+        raise typer.Exit(1)
 
 
 _MARGIN = 13

@@ -102,7 +102,6 @@ def scale(
     known = {item.name: item for item in plan.pools}
     if pool not in known:
         raise KitError(f"The stack has no pool {pool} of GPU nodes.", f"One of: {', '.join(known)}.")
-    if not yes and not typer.confirm(f"What runs on {pool} ends. Scale it to {size} nodes?"):
-        raise typer.Exit(1)
+    console.confirm(f"What runs on {pool} ends. Scale it to {size} nodes?", yes=yes)
     client = recover.client_for(project, stack)()
     scale_pool(pulumi_cli(project, stack), console.progress(), client, known[pool], size)

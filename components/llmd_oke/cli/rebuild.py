@@ -53,7 +53,7 @@ def rebuild(
         (console.tell if as_json else console.show_line)(line)
     result: dict[str, Any] = {"stack": stack, "losses": list(losses.lines())}
     if losses:
-        state.confirm("Rebuild it?", yes=yes, as_json=as_json)
+        console.confirm("Rebuild it?", yes=yes, as_json=as_json)
         saved = state.save(pulumi, archive)[1]
         console.progress().step(f"the state of before: {saved}")
         operation.forget_losses(pulumi, losses, console.progress())

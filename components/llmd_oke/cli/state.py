@@ -1,6 +1,5 @@
 """`llmd-oke state`: backups of a stack's state, their restoration, and moves to another backend."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -105,7 +104,7 @@ def restore(
         _show_difference(judged)
     saved: Path | None = None
     if judged.needed:
-        confirm(f"Restore the state of {stack}?", yes=yes, as_json=as_json)
+        console.confirm(f"Restore the state of {stack}?", yes=yes, as_json=as_json)
         if judged.present is not None and state_archives.resources(judged.present):
             _, saved = save(pulumi, folder=file.parent)
             console.progress().step(f"the state that was there: {saved}")
@@ -146,7 +145,7 @@ def move(
     provider = "passphrase" if new_passphrase_file else secrets_provider
     wanted = MoveOptions(to, provider, new_passphrase_file, keep)
     states.refuse_move(pulumi, wanted)
-    confirm(f"Move {stack} from {pulumi.backend_url()} to {to}?", yes=yes, as_json=as_json)
+    console.confirm(f"Move {stack} from {pulumi.backend_url()} to {to}?", yes=yes, as_json=as_json)
     packed, saved = save(pulumi, archive)
     states.move(pulumi, wanted, console.progress(), None if as_json else terminal())
     if as_json:
@@ -177,21 +176,6 @@ def save(pulumi: PulumiCli, file: Path | None = None, folder: Path = Path()) -> 
         raise KitError(f"{path.parent} is no folder.", "Name a file in a folder that is there.")
     archive.write(path)
     return archive, path
-
-
-def confirm(question: str, *, yes: bool, as_json: bool = False) -> None:
-    """Ask a question before a change, unless `yes` answers it.
-
-    Raises:
-        KitError: nobody can be asked: with `as_json`, or without a terminal.
-        Exit: the answer is no.
-    """
-    if yes:
-        return
-    if as_json or not sys.stdin.isatty():
-        raise KitError("Nobody can be asked.", "Add --yes.")
-    if not typer.confirm(question):
-        raise typer.Exit(1)
 
 
 def _document(manifest: Manifest, file: Path) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """`llmd-oke experiment`: a list of topologies, deployed one after the other and benchmarked."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,11 +114,7 @@ def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
     folder = None if new else runs.unfinished_run(*what)
     names = unfinished(folder.state) if folder else _names(experiment)
     show_plan(experiment, names, folder.state.seconds if folder else {})
-    if not (yes or experiment.settings.rehearsed):
-        if not sys.stdin.isatty():
-            raise KitError("The run costs what is shown above, and nobody can be asked.", "To run it: add --yes.")
-        if not typer.confirm("Run it?"):
-            raise typer.Exit(1)
+    console.confirm("Run it, which costs what is shown above?", yes=yes or experiment.settings.rehearsed)
     folder = folder or runs.new_run(*what, names)
     _run(experiment, folder)
     comparison.write(folder)
