@@ -1,4 +1,4 @@
-"""Drills under load: the engine's state is lost and restored, and a cluster is lost and rebuilt."""
+"""Drills under load: the engine's state is lost, restored and moved, and a cluster is lost and rebuilt."""
 
 import json
 import os
@@ -36,35 +36,55 @@ def tell(drill: str, load: Load, began_s: float) -> None:
     print(f"| {drill} | {len(load.rows)} | {failed} | {gap_s:.1f} | {minutes:.1f} |")
 
 
-def test_requests_flow_while_pulumis_state_is_lost_and_restored(project: Project, tmp_path: Path) -> None:
+def test_requests_flow_while_pulumis_state_is_lost_restored_and_moved(project: Project, tmp_path: Path) -> None:
     stack = "state-lost"
     project.write(stack, smoke={"where": "none"})
     assert deploy(project, stack).status == 0
     folder = project.folder / ".rehearsal" / stack
+    backend = folder / "backend"
 
-    def state(*words: str) -> str:
+    def state(*words: str, status: int = 0) -> str:
         own = {
             "PATH": f"{os.environ['LLMD_OKE_PROGRAMS']}{os.pathsep}{os.environ['PATH']}",
-            "PULUMI_BACKEND_URL": f"file://{folder / 'backend'}",
+            "PULUMI_BACKEND_URL": f"file://{backend}",
             "PULUMI_CONFIG_PASSPHRASE_FILE": str(folder / "passphrase"),
             "PULUMI_HOME": str(tmp_path / "home"),
             "PULUMI_SKIP_UPDATE_CHECK": "true",
         }
-        argv = [sys.executable, "-m", "llmd_oke", "state", *words, "--project", str(folder / "project")]
+        argv = [sys.executable, "-m", "llmd_oke", "state", *words, "--stack", stack]
+        argv += ["--project", str(folder / "project")]
         done = subprocess.run(argv, env={**os.environ, **own}, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == status, done.stderr
+        return " ".join((done.stdout + done.stderr).split())
 
-    with loaded(project, stack, tmp_path) as load:
-        began_s, file = time.monotonic(), str(tmp_path / "backup.tar.gz")
-        state("backup", "--stack", stack, "--output", file)
-        shutil.rmtree(folder / "backend")
-        (folder / "backend").mkdir()
-        state("restore", file, "--stack", stack, "--yes")
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    with loaded(project, stack, lost) as load:
+        began_s, file = time.monotonic(), str(lost / "backup.tar.gz")
+        state("backup", "--output", file)
+        shutil.rmtree(backend)
+        backend.mkdir()
+        state("restore", file, "--yes")
         again = deploy(project, stack)
     assert again.status == 0, again.errors
     assert again.document["update"]["changes"].keys() == {"same"}
-    tell("state lost and restored", load, began_s)
+    tell("state lost and restored, then an update", load, began_s)
+    assert load.failures == []
+
+    moved = tmp_path / "moved"
+    other = moved / "backend"
+    other.mkdir(parents=True)
+    with loaded(project, stack, moved) as load:
+        began_s = time.monotonic()
+        state("move", "--to", f"file://{other}", "--archive", str(moved / "before.tar.gz"), "--yes")
+        assert f"The state backend has no stack {stack}." in state("backup", status=1)
+        backend.rename(moved / "old")
+        backend.symlink_to(other)  # the one address that a rehearsal's engine knows leads to the new backend
+        again = deploy(project, stack)
+    assert again.status == 0, again.errors
+    assert again.document["update"]["changes"].keys() == {"same"}
+    assert list(other.rglob(f"{stack}.json"))
+    tell("state moved to another backend by `state move`, then an update", load, began_s)
     assert load.failures == []
     project.command("rehearse", "down", "--stack", stack)
 
