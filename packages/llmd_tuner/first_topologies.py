@@ -55,6 +55,13 @@ def topologies(needs: ServingNeeds) -> FoundTopologies:
             ]
             return FoundTopologies(found, trust.basis, trust.sentence)
     remedies = rank(question_of(sizes[-1])[0], sensitivity=False).remedies
-    wanted = str(targets) or f"{load} at all"
-    remedy = f"One of: {'; '.join(remedies)}." if remedies else "Another model, shape, or more GPUs."
+    wanted = _with_options(str(targets).replace(",", " ")) or f"{load} at all"
+    remedy = _with_options(f"One of: {'; '.join(remedies)}.") if remedies else "Another model, shape, or more GPUs."
     raise KitError(f"Up to {sizes[-1]} GPUs of {shape.name} don't serve {model.name} with {wanted}.", remedy)
+
+
+def _with_options(text: str) -> str:
+    """Return a text with targets as options of `llmd-oke init`: `--load 45` instead of `qps=45`."""
+    for target, option in {"qps=": "--load ", "ttft=": "--ttft ", "itl=": "--itl "}.items():
+        text = text.replace(target, option)
+    return text

@@ -26,4 +26,6 @@ def test_given_gpus_get_the_topology_with_the_highest_rate_within_latency_limits
 def test_a_request_rate_that_no_topology_serves_is_refused_with_a_possible_one():
     with pytest.raises(KitError, match="don't serve gpt-oss-120b") as refused:
         topologies(ServingNeeds(**NEEDS, requests_per_s=1e6))
-    assert "qps=" in (refused.value.remedy or "")
+    assert "with --load 1e+06" in refused.value.message
+    assert "--load " in (refused.value.remedy or "")
+    assert "qps=" not in str(refused.value.remedy)
