@@ -18,7 +18,7 @@ from llmd_oke.catalogue.releases import default_release
 from llmd_oke.cli import token
 from llmd_oke.cli.questions import Answers, Question, form_of
 from llmd_oke.cli.topology_search import ServingNeeds
-from llmd_oke.config.base import AvailabilityDomain, Cidr, DnsLabel, Ocid, Region
+from llmd_oke.config.base import AvailabilityDomain, Cidr, DnsLabel, KubernetesVersion, Ocid, Region
 from llmd_oke.operations.first_stack import FirstStack, Target
 from llmd_oke.operations.tenancy_offers import Offer, TenancyOffers
 
@@ -39,6 +39,7 @@ KUBERNETES_VERSION = "v1.34.2"
 """Kubernetes version of a new cluster if OCI can't be asked: the one in `stacks/Pulumi.reference.yaml`."""
 
 _EXAMPLE = "an example's, which OCI doesn't have: put in yours"
+_OF_SERVERS = frozenset({"--model", "--shape", "--workload", "--topology", "--copies"})
 _LENGTHS = re.compile(r"([1-9][0-9]{0,6})/([1-9][0-9]{0,6})")
 
 
@@ -64,7 +65,7 @@ _CLUSTER_ID = Question("--cluster-id", "OCID of the cluster", form_of(Ocid))
 _REGION = Question("--region", "Region", form_of(Region))
 _COMPARTMENT = Question("--compartment", "OCID of the compartment", form_of(Ocid))
 _TENANCY = Question("--tenancy", "OCID of the tenancy", form_of(Ocid))
-_VERSION = Question("--kubernetes-version", "Version of Kubernetes")
+_VERSION = Question("--kubernetes-version", "Version of Kubernetes", form_of(KubernetesVersion))
 _DOMAIN = Question("--availability-domain", "Availability domain of the GPU nodes", form_of(AvailabilityDomain))
 _IMAGE = Question("--image", "OCID of the GPU nodes' image", form_of(Ocid))
 _CLIENTS = Question(
@@ -197,13 +198,22 @@ class FirstAnswers:
     the assumed defaults as text.
 
     `needs` is None if the user named a topology. `assumed_limits` is true if the latency limits in `needs` are the
-    kit's defaults.
+    kit's defaults. `problems` are the invalid answers, in whose place the stack has defaults where there are any.
     """
 
     stack: FirstStack
     needs: ServingNeeds | None
     assumed_limits: bool
     assumptions: tuple[str, ...]
+    problems: tuple[Problem, ...] = ()
+
+    def without_search(self) -> FirstStack:
+        """Return the stack with the topology that was named. If none was, or if answers about its servers are invalid,
+        it has the smallest servers of the default model, so that all other answers can be judged.
+        """
+        if self.stack.topology and not _OF_SERVERS & {problem.path for problem in self.problems}:
+            return self.stack
+        return replace(self.stack, model=MODEL, shape=SHAPE, topology="agg-tp1-1r", copies=1)
 
 
 def first_answers(
@@ -213,7 +223,7 @@ def first_answers(
     on the terminal.
 
     Raises:
-        InvalidStack: answers are invalid; contains all problems.
+        InvalidStack: answers are missing, and others are invalid; contains all problems.
         KitError: answers are missing, and there is no terminal.
     """
     answers = Answers(asks=False)
@@ -222,7 +232,7 @@ def first_answers(
         answers = Answers(asks=True)
         result = _collected(answers, where, servers, stack, access)
     answers.require()
-    return replace(result, assumptions=tuple(answers.assumptions))
+    return replace(result, assumptions=tuple(answers.assumptions), problems=tuple(answers.problems))
 
 
 def _collected(

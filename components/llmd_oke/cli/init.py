@@ -19,6 +19,7 @@ from llmd_oke.cli.check import plan_document, show_plan, shows_all
 from llmd_oke.cli.first_answers import FirstAnswers, OciAccess, PlaceOptions, ServersOptions, first_answers
 from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.plan_summary import show_summary
+from llmd_oke.cli.questions import NOT_WRITTEN
 from llmd_oke.cli.topology_search import FoundTopologies, FoundTopology, ServingNeeds, topology_search
 from llmd_oke.config import require_project, stack_file
 from llmd_oke.operations.first_stack import FirstStack, Target, checked
@@ -60,7 +61,16 @@ def write(answers: FirstAnswers, access: OciAccess, project: Path, *, force: boo
     """
     file = stack_file(project, answers.stack.name)
     _refuse_to_overwrite(file, force=force)
-    written = _written(answers, schema=(file.parent / "schema.json").is_file())
+    try:
+        written = _written(answers, schema=(file.parent / "schema.json").is_file())
+    except InvalidStack as refused:
+        values = [problem.value for problem in answers.problems]
+        others = [problem for problem in refused.problems if problem.value not in values]
+        raise InvalidStack([*answers.problems, *others], NOT_WRITTEN) from refused
+    except KitError as error:
+        raise KitError(f"{error.message} Nothing is written.", error.remedy) from error
+    if answers.problems:
+        raise InvalidStack(answers.problems, NOT_WRITTEN)
     file.parent.mkdir(exist_ok=True)
     write_whole(file, written.text)
     if as_json:
@@ -91,7 +101,9 @@ def _written(answers: FirstAnswers, *, schema: bool) -> _Written:
         KitError: no topology meets the needs.
     """
     first = replace(answers.stack, assumptions=answers.assumptions)
-    if answers.needs is None:
+    if answers.problems:
+        first = answers.without_search()
+    if answers.needs is None or answers.problems:
         return _Written(*_on_enough_nodes(first, schema=schema))
     refusals: list[InvalidStack] = []
     for candidate in _searched(first, answers.needs, assumed_limits=answers.assumed_limits):

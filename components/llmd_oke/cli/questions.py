@@ -14,6 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from llmd_oke.cli import console
 from llmd_oke.operations.tenancy_offers import Offer
 
+NOT_WRITTEN = "no stack file is written"
+"""Verdict on invalid answers of a first stack."""
+
 MOST_OFFERS = 9
 """Maximum number of offers that a question lists."""
 
@@ -67,12 +70,14 @@ class Answers:
     ) -> str:
         """Return the answer to a question: the option's value (`given`), otherwise the answer on the terminal,
         otherwise the first offer or the default, which is recorded as assumed for the reason `why`. If there is none,
-        the option is recorded as missing, and the answer is empty. With `is_example` the default is recorded as assumed
-        even if it was accepted on the terminal.
+        the option is recorded as missing, and the answer is empty. An invalid value of the option is recorded as a
+        problem, and the default is returned, if there is one, so that the other answers can be judged. With
+        `is_example` the default is recorded as assumed even if it was accepted on the terminal.
         """
         if given is not None:
             if (accepted := question.accepts(given)) is not None:
                 self.problems.append(Problem(question.option, given, accepted, f"it answers: {question.text}"))
+                return default or given
             return given
         offered = list(offers())
         if offered:
@@ -90,16 +95,17 @@ class Answers:
         return default or ""
 
     def require(self) -> None:
-        """Check that no answer is missing or invalid.
+        """Check that no answer is missing; `problems` are the invalid ones.
 
         Raises:
-            InvalidStack: answers are invalid; contains all problems.
+            InvalidStack: answers are missing, and others are invalid; contains all problems.
             KitError: answers are missing; the message names their options.
         """
-        if self.problems:
-            raise InvalidStack(self.problems, "no stack file is written")
+        options = ", ".join(dict.fromkeys(self.missing))
+        if self.missing and self.problems:
+            needed = Problem(options, None, "values of these options", "answers are missing")
+            raise InvalidStack([*self.problems, needed], NOT_WRITTEN)
         if self.missing:
-            options = ", ".join(dict.fromkeys(self.missing))
             raise KitError(f"Answers are missing: {options}.", "Give these options, or run the command on a terminal.")
 
     def _assume(self, question: Question, text: str, why: str) -> None:

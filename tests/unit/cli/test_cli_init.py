@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 from click.testing import Result
-from llmd_base.errors import KitError
+from llmd_base.errors import InvalidStack, KitError
 from llmd_base.row import Basis
 from llmd_oke import planning
 from llmd_oke.cli import init as command
@@ -109,6 +109,23 @@ def test_init_refuses_impossible_answers_and_writes_no_stack_file(
     assert not list(project.rglob("Pulumi.*.yaml"))
 
 
+@pytest.mark.parametrize("size", [SIZED, ("--load", "5")])
+def test_init_names_all_wrong_answers_at_once_whatever_finds_them(project: Path, size: tuple[str, ...]):
+    wrong = ("--image", "x", "--kubernetes-version", "v1.20.0", "--client-cidr", "10.0.0.1/8", "--model", "gpt-17")
+    result = init(project, *ON_OCI, *size, *wrong)
+    assert isinstance(result.exception, InvalidStack)
+    paths = [problem.path for problem in result.exception.problems]
+    assert paths[:2] == ["--image", "--model"]
+    assert {"cluster.kubernetesVersion", "cluster.network.bastionService.clientCidrs[0]"} <= set(paths[2:])
+    assert result.exception.verdict == "no stack file is written"
+
+
+def test_init_names_missing_and_wrong_answers_at_once(project: Path):
+    result = init(project, "--image", "x")
+    for option in ("--image", "--region, --compartment, --load or --gpus"):
+        assert option in str(result.exception)
+
+
 @pytest.mark.parametrize(
     "size", [("--load", "inf"), ("--load", "nan"), ("--gpus", "100000"), ("--gpus", "8", "--ttft", "nan")]
 )
@@ -140,7 +157,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[ServingNeeds]:
     def search(needs: ServingNeeds) -> FoundTopologies:
         asked.append(needs)
         if needs.ttft_ms:
-            raise KitError("nothing meets them")
+            raise KitError("Nothing meets them.")
         impossible = FoundTopology("3p-tp3-1d-tp1", 1, 16, 50.0)
         return FoundTopologies([impossible, FoundTopology("11p-tp1-5d-tp1", 1, 16, 40.0)], Basis.BOUND, "bound; more")
 
@@ -157,7 +174,8 @@ def test_init_writes_a_topology_that_carries_the_given_load(project: Path, searc
 
 
 def test_init_refuses_unmet_latency_targets_and_omits_unmet_assumed_ones(project: Path, searched: list[ServingNeeds]):
-    assert init(project, *ON_OCI, "--gpus", "16", "--ttft", "100").exit_code == 1
+    refused = init(project, *ON_OCI, "--gpus", "16", "--ttft", "100")
+    assert (refused.exit_code, str(refused.exception)) == (1, "Nothing meets them. Nothing is written.")
     assert init(project, *ON_OCI, "--gpus", "16").exit_code == 0
     assert "slo:" not in text_of(project)
     assert "# Assumed: no limits of latency" in text_of(project)
