@@ -10,6 +10,7 @@ from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.explain.explanation import FieldExplanation, KeyExplanation, explain_field, explain_key
 from llmd_oke.explain.probes import StackProbes, in_cluster, of_cluster, of_unit, whole
+from llmd_oke.operators import calico
 from llmd_oke.planning import Plan
 from llmd_oke.program.declare import Declared
 from stack_files import created_stack, model, stack, write
@@ -86,9 +87,9 @@ def test_explaining_a_field_that_a_single_key_sets_renders_the_stack_few_times(
     taken: list[Plan] = []
     resources = StackProbes.resources
 
-    def counted(self: StackProbes, plan: Plan) -> Sequence[Declared]:
+    def counted(self: StackProbes, plan: Plan, *, rehearsed: bool = False) -> Sequence[Declared]:
         taken.append(plan)
-        return resources(self, plan)
+        return resources(self, plan, rehearsed=rehearsed)
 
     monkeypatch.setattr(StackProbes, "resources", counted)
     found = field(project, "Deployment/gpt-oss-120b-1-decode.args[--max-num-seqs]", "created")
@@ -147,6 +148,19 @@ def test_explain_reports_a_value_that_the_pulumi_program_refuses_as_not_tried(
     why = {item.key.path: item.why for item in found.untried}
     assert "OKE has no such image." in why["models[0].topology.decode.replicas"]
     assert not found.origins
+
+
+def test_explaining_a_key_goes_on_without_calicos_objects_when_its_manifest_is_missing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def missing(*_: object) -> Any:
+        raise KitError("calico.yaml can't be read.")
+
+    monkeypatch.setattr(calico, "published", missing)
+    write(project, "guarded", created_stack(networkPolicies={"engine": "calico"}))
+    known = explain_key(project, "guarded", "gpuPools[0].size", [3])
+    assert known.not_rendered == "Calico's objects: calico.yaml can't be read."
+    assert "NodePool/mi300x-node-pool" in {change.name for change in known.changes}
 
 
 def explained(project: Path, *arguments: str) -> Any:

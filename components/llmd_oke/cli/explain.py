@@ -87,7 +87,7 @@ def _field_document(found: "FieldExplanation") -> dict[str, Any]:
 
 def _key_document(known: "KeyExplanation") -> dict[str, Any]:
     return document(
-        "description accepted default other on_more_nodes why figures",
+        "description accepted default other on_more_nodes why figures not_rendered",
         known,
         key=document("path value line file", known.key),
         inner=[document("path value line file", key) for key in known.inner],
@@ -134,6 +134,7 @@ def _show_key(known: "KeyExplanation") -> None:
     if not known.changes:
         rows.append(("changes", "nothing that is rendered"))
     rows += [("changes", escape(line)) for line in _changed(known.changes)]
+    rows.append(("not rendered", escape(known.not_rendered)))
     _show(rows)
 
 

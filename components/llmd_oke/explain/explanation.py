@@ -175,7 +175,8 @@ class KeyExplanation:
 
     `other` is the value that was tried; where it is None, `why` says why none could be tried. With `on_more_nodes` both
     values were tried on twice the stack's GPU nodes. `inner` are the keys of an object. `figures` are the plan's
-    figures that differ, with their values before and after.
+    figures that differ, with their values before and after. `not_rendered` says which part of the stack the changes
+    leave out and why; empty if they are of the whole stack.
     """
 
     key: StackKey
@@ -188,6 +189,7 @@ class KeyExplanation:
     why: str = ""
     changes: Sequence[ObjectChange] = ()
     figures: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict[str, tuple[str, str]])
+    not_rendered: str = ""
 
 
 def explain_key(project: Path, stack: str, path: str, others: Sequence[object] | None = None) -> KeyExplanation:
@@ -220,13 +222,14 @@ def explain_key(project: Path, stack: str, path: str, others: Sequence[object] |
         probe = larger.probe(key)
     if isinstance(probe, Untried):
         return replace(about, why=probe.why)
-    figures = _figures(probes.plan, probe.plan)
+    changes, not_rendered = _changes(probes, probe.plan)
     return replace(
         about,
         other=probe.value,
         on_more_nodes=probes.on_more_nodes,
-        changes=_changes(probes, probe.plan),
-        figures=figures,
+        changes=changes,
+        figures=_figures(probes.plan, probe.plan),
+        not_rendered=not_rendered,
     )
 
 
@@ -240,11 +243,18 @@ def _accepted(node: Mapping[str, Any]) -> str:
     return " ".join([f"{node.get('type', 'any value')}{keys}", *said])
 
 
-def _changes(probes: StackProbes, plan: Plan) -> Sequence[ObjectChange]:
-    """The objects that differ; those whose digests alone differ are left out."""
+def _changes(probes: StackProbes, plan: Plan) -> tuple[Sequence[ObjectChange], str]:
+    """The objects that differ, without those whose digests alone differ, and why the objects of other projects'
+    manifests are not among them; empty if they are.
+    """
     if same_plan(plan, probes.plan):
-        return ()
-    before, after = probes.rendered(probes.plan), probes.rendered(plan)
+        return (), ""
+    not_rendered = ""
+    try:
+        before, after = probes.rendered(probes.plan), probes.rendered(plan)
+    except KitError as refused:
+        before, after = (probes.rendered(one, rehearsed=True) for one in (probes.plan, plan))
+        not_rendered = f"Calico's objects: {refused.message}"
     changes: list[ObjectChange] = []
     for kind, name in sorted({*before, *after}):
         old, new = before.get((kind, name)), after.get((kind, name))
@@ -252,7 +262,7 @@ def _changes(probes: StackProbes, plan: Plan) -> Sequence[ObjectChange]:
             changes.append(ObjectChange(f"{kind}/{name}", "added" if old is None else "removed"))
         elif fields := list(differences(comparable(old), comparable(new))):
             changes.append(ObjectChange(f"{kind}/{name}", "changed", fields))
-    return changes
+    return changes, not_rendered
 
 
 def _figures(before: Plan, after: Plan) -> Mapping[str, tuple[str, str]]:

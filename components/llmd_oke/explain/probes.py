@@ -95,21 +95,22 @@ class StackProbes:
         """
         return [self.probe(key) for key in self.file.known_keys()]
 
-    def rendered(self, plan: Plan) -> Objects:
-        """Return the inputs of all resources that the program declares for a plan, by kind and name.
+    def rendered(self, plan: Plan, *, rehearsed: bool = False) -> Objects:
+        """Return the inputs of the resources that `resources` returns, by kind and name.
 
         Raises:
-            KitError: the program refuses the plan.
+            KitError: the program refuses the plan, or files of other projects can't be downloaded.
         """
-        return {identity(item): item.inputs for item in self.resources(plan)}
+        return {identity(item): item.inputs for item in self.resources(plan, rehearsed=rehearsed)}
 
-    def resources(self, plan: Plan) -> Sequence[Declared]:
-        """Return all resources that the program declares for a plan, without the component resources around them.
+    def resources(self, plan: Plan, *, rehearsed: bool = False) -> Sequence[Declared]:
+        """Return all resources that the program declares for a plan, without the component resources around them; with
+        `rehearsed` those of a rehearsal, for which no manifest of another project is downloaded.
 
         Raises:
-            KitError: the program refuses the plan.
+            KitError: the program refuses the plan, or files of other projects can't be downloaded.
         """
-        found = declarations(self._project, self._stack, plan, {})
+        found = declarations(self._project, self._stack, plan, {}, rehearsed=rehearsed)
         return [item for item in found if not item.type.startswith("llmd-oke:")]
 
     def together(self, probes: Sequence[Probe]) -> Plan | None:
