@@ -32,6 +32,7 @@ _LINE_S = 0.06
 _PAUSE_S = 1.2
 _LINE_HEIGHT = 17
 _CHARACTER = 8.0
+_COMMAND = ' class="c"'
 _MARGIN = 18
 
 _STYLE = (
@@ -56,12 +57,7 @@ def recording(steps: Sequence[tuple[str, str]]) -> str:
     lines = list(_lines(steps))
     width = round(2 * _MARGIN + COLUMNS * _CHARACTER)
     height = 2 * _MARGIN + len(lines) * _LINE_HEIGHT
-    texts = [
-        f'<g style="animation-delay:{line.at_s:.2f}s"><text x="{_MARGIN}" y="{_MARGIN + 12 + row * _LINE_HEIGHT}"'
-        f"{' class=' + chr(34) + 'c' + chr(34) if line.command else ''}>{escape(line.text)}</text></g>"
-        for row, line in enumerate(lines)
-        if line.text
-    ]
+    texts = [_drawn(line, row) for row, line in enumerate(lines) if line.text]
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     )
@@ -71,11 +67,18 @@ def recording(steps: Sequence[tuple[str, str]]) -> str:
     return f'{opening} role="img"><title>{title}</title><style>{_STYLE}</style>{frame}\n{body}\n</svg>\n'
 
 
+def _drawn(line: TimedLine, row: int) -> str:
+    place = f'x="{_MARGIN}" y="{_MARGIN + 12 + row * _LINE_HEIGHT}"{_COMMAND if line.command else ""}'
+    text = f"<text {place}>{escape(line.text)}</text>"
+    return f'<g style="animation-delay:{line.at_s:.2f}s">{text}</g>' if line.at_s else text
+
+
 def _lines(steps: Sequence[tuple[str, str]]) -> Iterator[TimedLine]:
-    now_s = 0.4
+    """The lines in order. The first command is there from the beginning, so that a still picture shows what it is."""
+    now_s = 0.0
     for command, output in steps:
         for number, part in enumerate(_folded(f"$ {command}")):
-            now_s += len(part) * _TYPING_S
+            now_s += len(part) * _TYPING_S if now_s else 0
             yield TimedLine(part, now_s, command=True) if not number else TimedLine(f"  {part}", now_s, command=True)
         now_s += _PAUSE_S
         for text in output.rstrip().splitlines():

@@ -22,3 +22,9 @@ def test_the_recording_is_well_formed_and_static_for_readers_who_avoid_motion():
     assert ET.fromstring(svg).tag.endswith("svg")  # noqa: S314 - the kit's own
     assert "prefers-reduced-motion" in svg
     assert all(len(line) <= COLUMNS for line in svg.splitlines() if line.startswith("$"))
+
+
+def test_the_recording_begins_with_the_first_command_on_the_screen():
+    svg = recording([("first", "output"), ("second", "")])
+    assert '\n<text x="18" y="30" class="c">$ first</text>\n<g ' in svg
+    assert 's"><text x="18" y="81" class="c">$ second' in svg

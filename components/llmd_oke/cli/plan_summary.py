@@ -27,12 +27,12 @@ _LEAST_LINES = 2
 _MARGIN = 4
 
 _UPDATES: Mapping[UpdateWay, str] = {
-    "rolling": "pod by pod",
-    "beside": "beside it",
-    "one by one": "unit by unit",
-    "outage": "by an outage",
+    "rolling": "rolls out pod by pod",
+    "beside": "starts beside the old one",
+    "one by one": "rolls out unit by unit",
+    "outage": "needs an outage",
 }
-"""Descriptions of the ways to update, which follow the word `comes`."""
+"""Descriptions of the ways to update, which follow the words `a new version`."""
 
 
 def minutes(seconds: float) -> str:
@@ -83,7 +83,7 @@ def _models(models: Sequence[ModelPlan]) -> Iterator[tuple[str, str]]:
     for model in models[:MOST_MODELS]:
         copies = f"{model.copies} x " if model.copies > 1 else ""
         servers = f"{model.name}: {copies}{model.topology} on {model.gpus} GPUs"
-        yield "model", f"{servers}; another version comes {_UPDATES[model.update_way]}"
+        yield "model", f"{servers}; a new version {_UPDATES[model.update_way]}"
     if more := len(models) - MOST_MODELS:
         yield from [("", f"and {more} more")] if more > 0 else ()
 
