@@ -129,6 +129,20 @@ def test_an_empty_log_is_nothing_to_call_healthy(tmp_path: Path):
     assert not diagnose(open_source(tmp_path / "vllm.log")).seen
 
 
+@pytest.mark.parametrize(
+    "content", [bytes(range(256)) * 400, FAULT.decode().encode("utf-16")], ids=["binary", "utf-16"]
+)
+def test_a_log_that_isnt_text_is_reported_as_not_read(tmp_path: Path, content: bytes):
+    (tmp_path / "vllm.log").write_bytes(content)
+    diagnosis = diagnose(open_source(tmp_path / "vllm.log"))
+    assert (diagnosis.seen, diagnosis.missing) == (False, {"logs/vllm.log": "it isn't text in UTF-8"})
+
+
+def test_a_log_with_zeros_where_it_was_cut_is_searched(tmp_path: Path):
+    (tmp_path / "vllm.log").write_bytes(bytes(10_000) + b"\n" + FAULT * 200)
+    assert names(diagnose(open_source(tmp_path / "vllm.log"))) == ["nixl-versions-differ"]
+
+
 def test_doctor_does_not_follow_links_in_a_folder_of_logs(tmp_path: Path):
     (tmp_path / "secret.log").write_bytes(FAULT)
     folder = tmp_path / "logs"

@@ -32,6 +32,7 @@ from llmd_oke.operations.text_redaction import redact_text
 
 MAX_DOCUMENT_BYTES = 32 * 2**20
 MAX_SHOWN_CHARACTERS = 300
+_SAMPLE_BYTES = 8192
 
 _SEVERITIES: tuple[Severity, ...] = ("outage", "degraded", "risk")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,252}")
@@ -69,8 +70,8 @@ class DiagnosedFault:
 @dataclass(frozen=True)
 class Diagnosis:
     """Known faults that were found, the worst first, and the extent of the search: the number of logs and their bytes,
-    of statements about objects, and of programs with metrics. `missing` are parts that the archive lacks, with the
-    reason.
+    of statements about objects, and of programs with metrics. `missing` are parts that the archive lacks, and logs that
+    aren't text, with the reason.
     """
 
     stack: str | None
@@ -100,12 +101,14 @@ def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datet
     found: dict[str, list[Evidence]] = {}
     documents: dict[str, JsonValue] = {}
     readings: dict[EvidencePlace, Reading] = {}
-    logs, log_bytes = 0, 0
+    logs, log_bytes, not_text = 0, 0, dict[str, str]()
     for path, content in files:
         if path.startswith("cluster/") or path == "manifest.json":
             documents[PurePosixPath(path).stem] = _document(content)
         elif path.endswith(_METRICS_SUFFIX):
             readings[EvidencePlace(path, pod=PurePosixPath(path).stem)] = _reading(content)
+        elif _is_log(path) and not _is_text(content):
+            not_text[path[:MAX_SHOWN_CHARACTERS]] = "it isn't text in UTF-8"
         elif _is_log(path):
             logs, log_bytes = logs + 1, log_bytes + len(content)
             place = log_place(path)
@@ -130,7 +133,7 @@ def diagnose(files: Iterable[SourceFile], stack: str | None = None, taken: datet
         log_bytes=log_bytes,
         statements=len(statements),
         programs=sum(bool(reading.series) for reading in readings.values()),
-        missing=manifest.missing,
+        missing={**manifest.missing, **not_text},
     )
 
 
@@ -158,6 +161,20 @@ def log_place(path: str) -> EvidencePlace:
 def _is_log(path: str) -> bool:
     name = PurePosixPath(path).name
     return path.startswith("logs/") or ".log" in name or (name.endswith(".txt") and path != "status.txt")
+
+
+def _is_text(content: Content) -> bool:
+    """Tell whether a log's beginning or end is text: of its characters at most a tenth are control characters or no
+    UTF-8, our choice. Logs that were cut while they were written begin or end with zeros.
+    """
+    for part in (content[:_SAMPLE_BYTES], content[-_SAMPLE_BYTES:]):
+        text = part.decode(errors="replace")
+        strange = sum(
+            character == "\ufffd" or (character < " " and character not in "\t\n\r\x1b") for character in text
+        )
+        if strange <= len(text) / 10:
+            return True
+    return False
 
 
 def _told(statements: Iterable[Statement], texts: Mapping[str, TextSignature]) -> Iterator[tuple[str, Evidence]]:
