@@ -262,6 +262,14 @@ def rehearse(
         _refuse_misplaced_options(context, context.invoked_subcommand)
         return
     faults = [parse_rule(text) for text in fault or []]
+    if vllm is VllmChoice.REAL:
+        simulated_only = {
+            "--time-scale": time_scale,
+            "--startup-seconds": startup_seconds,
+            "--scaling-speed": scaling_speed,
+        }
+        if given := [name for name, value in simulated_only.items() if value is not None]:
+            raise KitError(f"vLLM itself goes by the wall clock: {', '.join(given)} would do nothing.", "Leave it out.")
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
     settings = RehearsalSettings(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from llmd_base.errors import KitError
+from llmd_base.errors import InvalidStack, KitError
 from llmd_base.progress import Progress
 from llmd_base.records import record
 from llmd_oke import catalogue, config, planning
@@ -49,7 +49,8 @@ from llmd_rehearsal.local_cluster import LocalCluster, start_reason
 from llmd_rehearsal.oci_plugin.faults import FaultRule
 from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
 from llmd_rehearsal.plugins import KubernetesPlugin, PluginChoice, choose_plugin
-from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice, choose_stack
+from llmd_rehearsal.real_vllm import environment
+from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice, choose_stack, real_version
 from llmd_rehearsal.real_vllm.choice import prepare as prepare_real
 from llmd_rehearsal.real_vllm.tiny_models import TinyModel
 from llmd_rehearsal.real_vllm.topologies import CutStack, available_gib
@@ -196,6 +197,8 @@ def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Pr
     _require_nixl(plan)
     fitting = _fitting(project, stack, settings)
     plugins.check_choice(settings.plugin, plan)
+    if fitting:
+        environment.announce(real_version(fitting[0].asked), progress)
     programs = (project, *([settings.after] if settings.after else []))
     languages = [name for folder in programs for name in language_programs(folder, runtime(folder))]
     inventory = take_inventory(plan.release, progress, (*further_programs(plan), *languages))
@@ -258,7 +261,10 @@ def _fitting(project: Path, stack: str, settings: RehearsalSettings) -> tuple[Cu
     if settings.vllm is VllmChoice.SIMULATED:
         return None
     running = running_settings(project, stack).memory_gib if phase(project, stack) == "ready" else None
-    return choose_stack(config.load(project, stack), time_scale.processors(), running or available_gib())
+    try:
+        return choose_stack(config.load(project, stack), time_scale.processors(), running or available_gib())
+    except InvalidStack as refused:
+        raise InvalidStack(config.locate(refused.problems, project, stack), refused.verdict) from refused
 
 
 def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:

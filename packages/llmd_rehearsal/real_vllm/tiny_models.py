@@ -100,21 +100,37 @@ class TinyModel:
         }
 
 
+def families(version: str) -> list[str]:
+    """Return the families of models that have a tiny model and that a version of vLLM can run on a processor."""
+    data = real_vllm_data()
+    return [name for name in data.families if name not in data.versions[version].refused]
+
+
+def refusal(model: CatalogueModel, version: str) -> str:
+    """Return the reason why a version of vLLM can't run a tiny model in place of a model of the catalogue; empty if it
+    can.
+    """
+    family = model.architecture.family or ""
+    if family in families(version):
+        return ""
+    refused = real_vllm_data().versions[version].refused
+    return refused.get(family) or f"there is no tiny model of the family {family or '(none is told)'}"
+
+
 def tiny_model(model: CatalogueModel, version: str) -> TinyModel:
     """Return the tiny model in place of a model of the catalogue, for this version of vLLM on a processor.
 
     Raises:
         KitError: this version can't run the family on a processor, or there is no tiny model of the family.
     """
-    architecture, data = model.architecture, real_vllm_data()
-    family, refused = architecture.family or "", data.versions[version].refused
-    if family in refused or family not in data.families:
-        why = refused.get(family) or f"there is no tiny model of the family {family or '(none is told)'}"
-        known = ", ".join(name for name in data.families if name not in refused)
+    if why := refusal(model, version):
+        known = ", ".join(families(version))
         raise KitError(f"{model.name} can't be rehearsed with vLLM itself: {why}.", f"Families that can: {known}.")
+    architecture, data = model.architecture, real_vllm_data()
     window = architecture.sliding_window
     windowed = round(data.sizes.num_hidden_layers * window.layers / architecture.layers) if window else 0
     tokens = window.tokens if window else None
+    family = architecture.family or ""
     return TinyModel(model.repository, family, model.max_model_len, tokens, windowed, model.vocabulary)
 
 

@@ -62,13 +62,8 @@ def cut(config: StackConfig, memory_gib: int, processors: float) -> CutStack:
             role.
 
     Raises:
-        KitError: one server of each role doesn't fit, or the stack scales servers by load.
+        KitError: one server of each role doesn't fit.
     """
-    if scaled := [model.model for model in config.models if model.scaling is not None]:
-        raise KitError(
-            f"{', '.join(scaled)}: a rehearsal with vLLM itself can't scale servers by load, as memory bounds them.",
-            "Leave `scaling` out of the stack file that is rehearsed so, or rehearse with simulated servers.",
-        )
     models = [_with_replicas(model, dict.fromkeys(model.topology.servers(), 1)) for model in config.models]
     room_gib = memory_gib - real_vllm_data().memory.rest
     if (needed_gib := sum(map(_memory_gib, models))) > room_gib:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_base.errors import KitError
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import catalogue
 from llmd_oke.cli.main import app
 from llmd_rehearsal import output, rehearsal
@@ -75,6 +75,32 @@ def test_rehearse_refuses_an_after_option_with_a_project_that_lacks_the_stack(tm
 
 def test_rehearse_refuses_the_after_option_together_with_the_real_vllm():
     assert after(EXAMPLES / "existing-cluster", "--vllm", "real").remedy == "Leave out --vllm real."
+
+
+@pytest.mark.parametrize("option", ["--time-scale", "--startup-seconds", "--scaling-speed"])
+def test_options_for_simulated_servers_are_refused_with_the_real_vllm(project: Path, option: str):
+    refused = command(project, "--vllm", "real", option, "4").exception
+    assert isinstance(refused, KitError)
+    assert refused.message == f"vLLM itself goes by the wall clock: {option} would do nothing."
+
+
+def test_a_stack_that_vllm_cannot_serve_on_cpus_is_refused_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "Pulumi.yaml").write_text("name: own\n")
+    text = (PROJECT / "stacks/Pulumi.small.yaml").read_text()
+    text = text.replace(
+        "topology: 2p-tp1-1d-tp2", "topology: agg-tp1-1r\n        engine: {kvCache: {hostMemoryGib: 20}}"
+    )
+    (tmp_path / "stacks/Pulumi.small.yaml").write_text(text)
+    refused = command(tmp_path, "--stack", "small", "--vllm", "real").exception
+    assert isinstance(refused, InvalidStack)
+    (problem,) = refused.problems
+    assert (problem.path, text.splitlines()[(problem.line or 0) - 1].split()[0]) == (
+        "models[0].engine.kvCache.hostMemoryGib",
+        "engine:",
+    )
+    assert not (tmp_path / "cache").exists()
 
 
 def choice(asked: str, used: str) -> ReleaseChoice:

@@ -1,5 +1,6 @@
 """The environment of vLLM itself: what is refused before anything is installed, and an installation that fails."""
 
+import os
 import platform
 import shutil
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from listening import Listener
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_rehearsal.real_vllm import environment as real_vllm
@@ -36,22 +38,45 @@ def with_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * GIB))
 
 
+def without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real_vllm, "MEMORY_GIB", 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=8 * GIB))
+    facts = Path(os.environ["LLMD_OKE_CACHE"]) / "cpuinfo"
+    facts.write_text("flags\t\t: fpu avx avx512f sse4_2\n")
+    monkeypatch.setattr(real_vllm, "_CPU_FACTS", facts)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (of_another_kind, "it is built for Linux on x86-64"),
         (with_little_memory, "GiB of memory are available, it needs 1000000"),
         (with_a_full_disk, "has 2 GiB left, it needs 7"),
+        (without_avx2, "the processor has no AVX2"),
     ],
 )
 def test_a_machine_that_cannot_run_vllm_is_refused_before_the_installation(
     monkeypatch: pytest.MonkeyPatch, cache: Path, change: Change, reason: str
 ) -> None:
     change(monkeypatch)
-    with pytest.raises(KitError, match=reason):
-        real_vllm.ensure(VERSION, SilentProgress())
+    before = sorted(path for path in cache.rglob("*") if path.is_file())
+    for ask in (real_vllm.announce, real_vllm.ensure):
+        with pytest.raises(KitError, match=reason):
+            ask(VERSION, SilentProgress())
     assert real_vllm.main() == 69
-    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    assert sorted(path for path in cache.rglob("*") if path.is_file()) == before
+
+
+def test_the_size_and_duration_of_vllms_installation_are_announced_until_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(real_vllm, "_obstacle", lambda _: "")
+    heard = Listener()
+    real_vllm.announce(VERSION, heard)
+    assert "3 GiB to download, 7 GiB on disk, two to four minutes" in heard.steps[0]
+    monkeypatch.setattr(real_vllm, "installed", lambda _: real_vllm.RealVllm(Path("/vllm")))
+    real_vllm.announce(VERSION, heard)
+    assert len(heard.steps) == 1
 
 
 def test_a_failed_installation_of_vllm_reports_its_last_output(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from llmd_base.errors import KitError
+from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.config import StackConfig
 from llmd_oke.config.load import validate
 from llmd_oke.planning import plan
@@ -12,6 +12,8 @@ from llmd_rehearsal.real_vllm.topologies import cut
 from stack_files import model, stack
 
 RELEASE = "llm-d-0.9.0"
+SCALING = {role: {"minReplicas": 1, "maxReplicas": 2, "requests": 4} for role in ("decode", "aggregated")}
+ADAPTERS = {"engine": {"adapters": {}}, "adapters": [{"name": "own", "repository": "acme/own", "revision": "0" * 40}]}
 
 
 def stack_of(*models: dict[str, Any], **more: Any) -> StackConfig:
@@ -62,18 +64,15 @@ def test_the_error_for_a_machine_too_small_for_real_vllm_names_the_memory_needed
         cut(stack_of(model("1p-tp1-1d-tp8")), 12, 2)
 
 
-def test_a_stack_with_autoscaling_is_refused_with_the_real_vllm() -> None:
-    scaling = {"decode": {"minReplicas": 1, "maxReplicas": 2}}
-    with pytest.raises(KitError, match="can't scale servers by load"):
-        cut(stack_of(model("1p-tp1-1d-tp1", scaling=scaling)), 64, 8)
-
-
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
         (model("agg-tp8-1r", model="deepseek-v3"), "no multi-head latent attention on processors"),
         (model("agg-tp1dp2-1r", model="qwen3-30b-a3b"), "NotImplementedError of all_gatherv"),
+        (model("agg-tp1-1r", engine={"kvCache": {"hostMemoryGib": 20}}), "no KV cache in host memory for a processor"),
         (model("agg-tp1-1r", model="gpt-oss-20b", engine={"speculation": {}}), "nothing that drafts for them"),
+        (model("agg-tp1-1r", model="llama-3.1-8b-instruct", **ADAPTERS), "no adapters of tiny models' sizes"),
+        (model("1p-tp1-1d-tp1", scaling=SCALING), "memory bounds the number of servers"),
         (model("1p-tp1-1d-tp1", release="llm-d-0.7.0"), "this kit has vLLM 0.26.0, 0.30.0 itself"),
     ],
 )
@@ -83,3 +82,11 @@ def test_settings_that_vllm_on_cpus_lacks_are_refused_before_vllms_installation(
     release = entry.pop("release", RELEASE)
     with pytest.raises(KitError, match=why):
         choose_stack(validate(stack(entry, release=release)), 2, 64)
+
+
+def test_everything_that_vllm_on_cpus_lacks_is_refused_at_once_by_its_path() -> None:
+    deepseek = model("agg-tp8-1r", model="deepseek-v3", engine={"kvCache": {"hostMemoryGib": 20}}, scaling=SCALING)
+    with pytest.raises(InvalidStack) as refused:
+        choose_stack(stack_of(model("1p-tp1-1d-tp1"), deepseek), 2, 64)
+    keys = ["model", "engine.kvCache.hostMemoryGib", "scaling"]
+    assert [problem.path for problem in refused.value.problems] == [f"models[1].{key}" for key in keys]
