@@ -18,6 +18,11 @@ from llmd_tuner.latency import window_blocks
 TOKENS = 16
 """Number of output tokens that the checks request for an answer."""
 
+TOLERANCE = 0.1
+"""Largest permitted difference in log probability of a first token if sums are rounded differently: in BF16, or with
+different tensor parallel sizes.
+"""
+
 HANDED_OVER = "vllm:nixl_bytes_transferred_sum"
 RECEIVED = "vllm:external_prefix_cache_hits_total"
 EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
@@ -86,6 +91,12 @@ class ModelFacts:
         if self.window_tokens is None:
             return whole
         return whole + window_blocks(tokens, self.window_tokens, self.block_size) * self.windowed_block_bytes
+
+    def accepts(self, answer: "Answer", right: "Answer") -> bool:
+        """Tell whether an answer counts as equal to the right answer, that of a single server: first tokens are within
+        `TOLERANCE` in log probability, and tokens are equal where `exact`.
+        """
+        return right.difference(answer) <= TOLERANCE and (not self.exact or answer.tokens == right.tokens)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from llmd_rehearsal.real_vllm.checked_model import (
     RUNNING,
     SETTLE_LIMIT_S,
     TOKENS,
+    TOLERANCE,
     CheckError,
     ModelFacts,
     Stack,
@@ -49,11 +50,6 @@ from llmd_rehearsal.real_vllm.checked_model import (
 
 PROMPT_WORDS = (60, 400, 1500)
 """Numbers of words of the prompts whose answers by different servers are compared."""
-
-TOLERANCE = 0.1
-"""Largest permitted difference in log probability of a first token if sums are rounded differently: in BF16, or with
-different tensor parallel sizes.
-"""
 
 _TOOL: dict[str, Any] = {
     "type": "function",
@@ -119,7 +115,7 @@ def same_answers(stack: Stack) -> str:
             raise CheckError(f"the KV cache of a prompt of {alone.prompt_tokens} tokens was not handed over")
         difference = alone.difference(routed)
         furthest, equal = max(furthest, difference), equal + (routed.tokens == alone.tokens)
-        if difference > TOLERANCE or (stack.facts.exact and routed.tokens != alone.tokens):
+        if not stack.facts.accepts(routed, alone):
             raise CheckError(
                 f"a prompt of {alone.prompt_tokens} tokens: {routed.tokens} in place of {alone.tokens}, the first "
                 f"{difference:.3g} apart in log probability"
@@ -166,8 +162,10 @@ def swapped_blocks(stack: Stack) -> str:
     transfer["remote_block_ids"] = [[*group[:1], *group[:1], *group[2:]] for group in transfer["remote_block_ids"]]
     given = stack.complete(stack.servers("decode")[0], prompt, kv_transfer_params=transfer)
     alone = stack.alone(prompt)
-    if alone.difference(given) <= TOLERANCE and given.tokens == alone.tokens:
-        raise CheckError("the answer by a wrong block is the right one: nothing would be noticed")
+    if stack.facts.accepts(given, alone):
+        raise CheckError(
+            f"the answer by a wrong block counts as the right one, {alone.apart(given)}: it goes unnoticed"
+        )
     return f"noticed: first token {alone.apart(given)}"
 
 

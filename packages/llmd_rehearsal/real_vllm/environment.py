@@ -86,9 +86,7 @@ def announce(version: str, progress: Progress) -> None:
     """
     if installed(version) is None:
         _require_machine(_folder(version).parent)
-        progress.step(
-            f"vLLM {version} for processors isn't installed yet; with the other programs it will be: {_EFFORT}"
-        )
+        progress.step(f"vLLM {version} for processors will be installed after the other programs: {_EFFORT}")
 
 
 def ensure(version: str, progress: Progress) -> RealVllm:
