@@ -51,7 +51,8 @@ class PlainProgress:
         self._print(f"  {text}")
 
     def _print(self, text: str) -> None:
-        print(f"[{self._clock() - self._began:5.0f} s] {text}", file=self._stream, flush=True)
+        # One write for each line, as builds that run at the same time report from threads of their own.
+        print(f"[{self._clock() - self._began:5.0f} s] {text}\n", end="", file=self._stream, flush=True)
 
 
 class Ticker:

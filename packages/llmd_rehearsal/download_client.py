@@ -17,13 +17,12 @@ from llmd_base.progress import Progress
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError
 from llmd_oke.catalogue.container_images import ContainerImage
 
-from llmd_rehearsal.downloads import UnreachableError
+from llmd_rehearsal.downloads import UnreachableError, is_secure
 
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _WHOLE_TIMEOUT_S = 5.0, 20.0, 900.0
 _MAX_BYTES = 2**30
 _CHUNK_BYTES = 2**20
 _REPORT_S = 10.0
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 def ask_for_address(url: str) -> None:
@@ -82,9 +81,9 @@ def file_of_image(image: ContainerImage, file: str) -> bytes | None:
 
 def _download(url: str, sha256: str, target: io.BufferedRandom, progress: Progress) -> None:
     """Download a URL into `target`, verify the digest, and rewind `target`."""
-    host = urlsplit(url).hostname
-    if urlsplit(url).scheme != "https" and host not in _LOOPBACK:
+    if not is_secure(url):
         raise KitError(f"{url} is not HTTPS, and not on this machine")
+    host = urlsplit(url).hostname
     digest, start_s, told_s, size = hashlib.sha256(), time.monotonic(), 0.0, 0
     limits = httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
     try:

@@ -22,6 +22,7 @@ turns downloads off, so that programs are built from source.
 
 NO_DOWNLOADS = "none"
 
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Architecture names of releases, by the output of `uname -m`."""
 
@@ -68,9 +69,11 @@ class ProgramDownload:
     def is_wanted(self) -> bool:
         """Tell whether the environment variable `LLMD_OKE_DOWNLOADS` allows this download: it can turn downloads off,
         or name a mirror, which has no images.
+
+        Raises:
+            KitError: the variable has another value.
         """
-        mirror = os.environ.get(MIRROR, "")
-        return not mirror if isinstance(self.source, ContainerImage) else mirror != NO_DOWNLOADS
+        return not mirror() if isinstance(self.source, ContainerImage) else mirror() != NO_DOWNLOADS
 
     def ask(self) -> None:
         """Check that a registry provides the image. Release files aren't checked before they are fetched.
@@ -95,13 +98,37 @@ class ProgramDownload:
         if isinstance(self.source, ContainerImage):
             content = download_client.file_of_image(self.source, self.file or "")
         else:
-            mirror = os.environ.get(MIRROR, "")
-            url = f"{mirror.rstrip('/')}/{self.source.rpartition('/')[2]}" if mirror else self.source
+            url = f"{base}/{self.source.rpartition('/')[2]}" if (base := mirror()) else self.source
             content = download_client.file_of_release(url, self.digest, self.file, target.parent, progress)
         if content is None:
             raise KitError(f"{self.origin} has no file {self.file}")
         target.write_bytes(content)
         target.chmod(0o755)
+
+
+def mirror() -> str:
+    """Return the value of `LLMD_OKE_DOWNLOADS`: a mirror's base URL without a slash at its end, `none`, or empty.
+
+    Raises:
+        KitError: the value is something else; a typing error would otherwise cost a build of all programs.
+    """
+    value = os.environ.get(MIRROR, "").strip()
+    if value in {"", NO_DOWNLOADS} or is_secure(value):
+        return value.rstrip("/")
+    raise KitError(
+        f"{MIRROR} is {value!r}: it is neither `none` nor the HTTPS address of a mirror.",
+        f"For example: {MIRROR}=https://mirror.example/files",
+    )
+
+
+def is_secure(url: str) -> bool:
+    """Tell whether a URL is one of HTTPS, or of HTTP on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    is_local_http = parts.scheme == "http" and parts.hostname in _LOOPBACK
+    return bool(parts.hostname) and (parts.scheme == "https" or is_local_http)
 
 
 def architecture() -> str:

@@ -19,7 +19,7 @@ from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Plan
 from llmd_oke.sdk_modules import plugin_version
 
-from llmd_rehearsal.downloads import MIRROR, NO_DOWNLOADS, architecture
+from llmd_rehearsal.downloads import NO_DOWNLOADS, architecture, mirror
 from llmd_rehearsal.programs import LocalProgram, refusal
 
 EXECUTABLE: Final = "pulumi-resource-kubernetes"
@@ -142,10 +142,9 @@ def fetch(version: str, pulumi: LocalProgram, progress: Progress) -> Path | None
 
     A server that doesn't answer isn't asked again for a day; meanwhile rehearsals use the stand-in.
     """
-    mirror = os.environ.get(MIRROR, "")
-    if mirror == NO_DOWNLOADS:
+    if (base := mirror()) == NO_DOWNLOADS:
         return None
-    server = mirror.rstrip("/") or SERVER
+    server = base or SERVER
     url = f"{server}/{EXECUTABLE}-v{version}-linux-{architecture()}.tar.gz"
 
     def run() -> None:

@@ -171,11 +171,16 @@ def test_a_program_without_a_download_for_this_machine_is_built(published, mirro
     assert mirror.asked == []
 
 
-def test_a_mirror_outside_this_machine_must_use_https(published, monkeypatch, builds, listener):
+@pytest.mark.parametrize(
+    "value",
+    ["http://mirror.example", "off", "mirror.example/files", "ftp://mirror.example", "https://", "https://[::1"],
+)
+def test_downloads_are_refused_from_what_is_neither_a_mirror_nor_none(published, builds, monkeypatch, listener, value):
     published()
-    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "http://mirror.example")
-    programs.ensure(["etcd"], listener)
-    assert "is not HTTPS" in listener.details[0]
+    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", value)
+    with pytest.raises(KitError, match="is neither `none` nor the HTTPS address of a mirror"):
+        programs.ensure(["etcd"], listener)
+    assert (listener.steps, listener.details) == ([], [])
 
 
 RELEASES = {
