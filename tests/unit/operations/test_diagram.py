@@ -1,6 +1,7 @@
 """Pictures of plans: what is drawn, and that it is well-formed, equal for equal plans, and quick."""
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -70,6 +71,26 @@ def test_all_kinds_of_stacks_have_a_well_formed_diagram(value: Mapping[str, Any]
 
 def test_names_in_the_stack_diagram_are_escaped():
     assert "a <b> & c" in texts(drawn(stack(), "a <b> & c"))
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of a colour (WCAG 2.2)."""
+    digits = colour.removeprefix("#")
+    digits = "".join(digit * 2 for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_outline_of_free_gpus_stands_out_on_light_and_dark_pages():
+    svg = drawn(stack())
+    (outline,) = re.findall(r"\.free\{fill:var\(--free\);stroke:var\((--\w+)\)", svg)
+    themes = [dict(re.findall(r"(--\w+):(#[0-9a-f]+)", theme)) for theme in re.findall(r"\{--ink[^}]*", svg)]
+    assert len(themes) == 2
+    for theme in themes:
+        for around in ("--free", "--fill"):
+            darker, lighter = sorted(map(luminance, (theme[outline], theme[around])))
+            assert (lighter + 0.05) / (darker + 0.05) >= 3  # WCAG 2.2, 1.4.11
 
 
 def test_the_stack_diagram_has_colours_for_light_and_dark_pages():
