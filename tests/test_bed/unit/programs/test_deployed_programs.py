@@ -9,6 +9,7 @@ import stack_files
 from llmd_oke import catalogue
 from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.catalogue.operators import operator
+from llmd_oke.catalogue.releases import ImageProgram
 from llmd_oke.values import values_folder
 from llmd_rehearsal import program_definitions
 from llmd_rehearsal.autoscaling import keda_parts
@@ -23,6 +24,7 @@ from llmd_rehearsal.inventory import (
     WATCHING,
     Inventory,
     ReleaseChoice,
+    choose_release,
     deployed_versions,
 )
 from llmd_rehearsal.program_definitions import ProgramDefinition, pinned_modules
@@ -122,3 +124,17 @@ def test_an_envoy_image_of_the_users_own_is_reported_as_not_rehearsed():
     override = {"proxyImage": "docker.io/envoyproxy/envoy:distroless-v1.39.0"}
     expected = "envoy v1.40.0 in place of v1.39.0: `override.proxyImage` of the stack file"
     assert told({"override": override}) == [expected]
+
+
+def test_a_releases_second_program_is_not_looked_for_once_the_first_is_missing():
+    asked: list[str] = []
+
+    def missing(program: ImageProgram) -> str | None:
+        asked.append(f"{program.name} {program.version}")
+        return "it can't be reached" if program.version == desired.endpoint_picker.program.version else None
+
+    desired = catalogue.default_release()
+    chosen = choose_release(desired, missing)
+    assert chosen.because == "it can't be reached"
+    version = desired.endpoint_picker.program.version
+    assert [words for words in asked if words.endswith(version)] == [f"epp {version}"]
