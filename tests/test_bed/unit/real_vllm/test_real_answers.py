@@ -1,4 +1,4 @@
-"""Which answers count as those of one server, and how many bytes of a prompt are handed over."""
+"""Answers that count as those of one server, and the bytes of a prompt that are handed over."""
 
 import pytest
 from llmd_rehearsal.real_vllm.checked_model import Answer, ModelFacts
