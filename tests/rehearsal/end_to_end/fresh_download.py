@@ -15,6 +15,8 @@ from llmd_oke.operations.objects import metadata
 
 LIMIT_S = 180
 POLL_S = 0.5
+TRIES = 100
+"""Of the pod: rehearsed ones are repeated within seconds, so that those of the Job would end before an update does."""
 JOB_LABEL = "batch.kubernetes.io/job-name"
 CONTROLLERS_LABELS = (JOB_LABEL, "job-name", "batch.kubernetes.io/controller-uid", "controller-uid")
 
@@ -22,7 +24,7 @@ CONTROLLERS_LABELS = (JOB_LABEL, "job-name", "batch.kubernetes.io/controller-uid
 def start(client: Client, prewarm: str, name: str) -> None:
     spec = client.get(Job, prewarm).spec
     assert spec is not None
-    spec.selector, pod = None, spec.template
+    spec.selector, spec.backoffLimit, pod = None, TRIES, spec.template
     labels = metadata(pod).labels or {}
     pod.metadata = ObjectMeta(labels={key: labels[key] for key in labels.keys() - CONTROLLERS_LABELS})
     assert pod.spec is not None
