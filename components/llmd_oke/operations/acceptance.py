@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.objects import Manifest
 from llmd_oke.operations.cluster_access import ClusterAccess
-from llmd_oke.operations.jobs import ClusterJobs
+from llmd_oke.operations.jobs import PAUSE_S, ClusterJobs
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import PoolAcceptance
@@ -41,6 +42,10 @@ from llmd_oke.serving.acceptance import (
 from llmd_oke.serving.jobs import KEPT_S, JobSettings, owned
 
 FIELD_MANAGER = "llmd-oke"
+SECRET_LIMIT_S = 15.0
+"""Maximum time in seconds that a command waits for an image pull Secret in a namespace that it may have created just
+now, as programs that copy Secrets into new namespaces need.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def accept(plan: Plan, nodes: Sequence[str], progress: Progress) -> list[PoolRes
     chosen = [accepted for accepted in plan.acceptance if not nodes or set(nodes) & set(names[accepted.pool.name])]
     _declare(client, (namespace_manifest(), *shared_manifests().values()))
     if plan.registry_mirror is not None and plan.registry_mirror.pull_secret is not None:
-        _need_secret(client, plan.registry_mirror.pull_secret)
+        _await_secret(client, plan.registry_mirror.pull_secret)
     return [
         _accept_pool(plan, accepted, [name for name in names[accepted.pool.name] if name in nodes], client, progress)
         for accepted in chosen
@@ -116,21 +121,29 @@ def _declare(client: lightkube.Client, manifests: Iterable[Manifest]) -> None:
             raise KitError(f"{manifest['kind']} {name} can't be declared: {error}") from error
 
 
-def _need_secret(client: lightkube.Client, name: str) -> None:
-    """Raise KitError if the namespace of acceptance tests has no Secret of this name; do nothing where the user may not
-    read Secrets.
+def _await_secret(client: lightkube.Client, name: str) -> None:
+    """Wait until the namespace of acceptance tests has a Secret of this name, at most `SECRET_LIMIT_S`, after which
+    KitError is raised.
     """
+    until_s = time.monotonic() + SECRET_LIMIT_S
+    while not _has_secret(client, name):
+        if time.monotonic() > until_s:
+            problem = f"Namespace {NAMESPACE} has no Secret {name}, by which the tests' pods pull images."
+            remedy = "Create it there, as in the stack's namespace, and run the command again."
+            raise KitError(problem, remedy)
+        time.sleep(PAUSE_S)
+
+
+def _has_secret(client: lightkube.Client, name: str) -> bool:
+    """Tell whether the namespace of acceptance tests has a Secret; True also where the user may not read Secrets."""
     try:
         client.get(Secret, name, namespace=NAMESPACE)
     except (ApiError, httpx2.HTTPError) as error:
         code = error.status.code if isinstance(error, ApiError) else None
-        if code == HTTPStatus.NOT_FOUND:
-            problem = f"Namespace {NAMESPACE} has no Secret {name}, by which the tests' pods pull images."
-            raise KitError(
-                problem, "Create it there, as in the stack's namespace, and run the command again."
-            ) from error
-        if code != HTTPStatus.FORBIDDEN:
+        if code not in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN):
             raise KitError(f"The Secret {name} can't be read: {error}") from error
+        return code == HTTPStatus.FORBIDDEN
+    return True
 
 
 @contextmanager

@@ -111,8 +111,9 @@ def test_the_accept_command_refuses_an_unknown_node_before_it_creates_anything(c
 
 
 def test_the_accept_command_tests_nothing_without_the_secret_for_its_images(
-    cluster: Cluster, run: Run, tmp_path: Path
+    cluster: Cluster, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(acceptance, "SECRET_LIMIT_S", -1.0)
     write(tmp_path, "s", stack(registryMirror={"prefix": "iad.ocir.io/ns/mirror", "pullSecret": "ocir"}))
     ended = run()
     assert "Namespace llmd-oke-acceptance has no Secret ocir" in str(ended.exception)
