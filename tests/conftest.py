@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 _FOLDER = "LLMD_OKE_PROGRAMS"
+_NEED_ALL = "LLMD_OKE_TESTS_NEED_VLLM"
+"""Variable with which a skipped test fails, whatever it lacks; `scripts/real-vllm` sets it."""
 
 # A machine that others use may stall for any time; how long an example takes says nothing.
 settings.register_profile("kit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -89,6 +91,15 @@ def pytest_configure(config: pytest.Config) -> None:
         if program := locate(name):
             (folder / name).symlink_to(program.path)
     os.environ[_FOLDER] = str(folder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let skipped tests fail where none may be skipped."""
+    report = yield
+    if _NEED_ALL in os.environ and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome, report.longrepr = "failed", f"skipped, though {_NEED_ALL} is set: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(autouse=True)

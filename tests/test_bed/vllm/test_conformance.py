@@ -153,7 +153,7 @@ def test_the_simulated_server_answers_as_vllm_does_except_for_listed_differences
 ) -> None:
     case = conformance().cases[name]
     if case.server not in clients:
-        pytest.skip("vLLM of that version does not draft on a processor")
+        pytest.xfail("vLLM of that version does not draft on a processor")
     expected = case.expected(asked.server, newer=asked.newer)
     streams = case.request is not None and bool((case.request.body or {}).get("stream"))
     # vLLM joins tokens of a stream that it makes faster than it writes, as it does those of a tiny model at times.
