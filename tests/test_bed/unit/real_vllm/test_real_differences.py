@@ -45,6 +45,18 @@ def test_each_argument_of_the_real_vllm_is_the_rendered_one_or_a_listed_differen
         assert run[-added:] == ["--dtype=float32", "--kv-cache-memory-bytes=1024"]
 
 
+@pytest.mark.parametrize("family", real_vllm_data().families)
+def test_each_argument_for_a_model_family_is_a_listed_difference_behind_the_stacks_own(family: str) -> None:
+    argv = next(rendered("small"))[0]
+    values = {**VALUES, "family": family}
+    run = RealServers(folder=Path("/vllm"), authority=Path("/ca.pem"), values={argv[2]: values}).argv(argv)
+    of_family = [item.value for item in real_vllm_data().families[family].differences]
+    added = [*of_family, "--dtype=float32", "--kv-cache-memory-bytes=1024"]
+    assert run[-len(added) :] == added
+    assert [without_extra_config(word) for word in run[: -len(added)]] == argv
+    assert all(any(line.startswith(f"{value} of ") and family in line for line in lines()) for value in of_family)
+
+
 @pytest.mark.parametrize("stack", stacks(PROJECT))
 def test_each_variable_of_the_real_vllm_is_the_rendered_one_or_a_listed_difference(stack: str) -> None:
     listed = {*real_vllm_data().environment, "PATH"}
