@@ -48,5 +48,10 @@ class RealServers(BaseModel):
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment variables of a vLLM server, with vLLM's Python environment on PATH."""
-        changed = environment_on_processor(environment, {"authority": _AUTHORITY, "encodings": _ENCODINGS})
-        return {**changed, "PATH": f"{RealVllm(self.folder).programs}:{changed.get('PATH', '')}"}
+        values = {
+            "authority": _AUTHORITY,
+            "encodings": _ENCODINGS,
+            "programs": str(RealVllm(self.folder).programs),
+            "path": environment.get("PATH", ""),
+        }
+        return environment_on_processor(environment, values)

@@ -59,12 +59,16 @@ def test_each_argument_for_a_model_family_is_a_listed_difference_behind_the_stac
 
 @pytest.mark.parametrize("stack", stacks(PROJECT))
 def test_each_variable_of_the_real_vllm_is_the_rendered_one_or_a_listed_difference(stack: str) -> None:
-    listed = {*real_vllm_data().environment, "PATH"}
+    listed = real_vllm_data().environment
     for argv, variables in rendered(stack):
         run = servers(argv).variables(variables)
         assert {name: value for name, value in run.items() if name not in listed} == {
             name: value for name, value in variables.items() if name not in listed
         }
+
+
+def test_vllms_own_programs_are_before_those_of_the_stacks_path() -> None:
+    assert servers(["vllm", "serve", "m"]).variables({"PATH": "/usr/bin"})["PATH"] == "/vllm/bin:/usr/bin"
 
 
 def test_vllm_prefers_a_vocabulary_in_the_model_cache_to_that_of_the_rehearsal() -> None:
