@@ -1,6 +1,7 @@
 """Reduction of a stack's topologies to the servers that fit this machine's memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,17 @@ def cut(config: StackConfig, memory_gib: int, processors: float) -> CutStack:
     return CutStack(config.model_copy(update={"models": tuple(models), "smoke": smoke}), config, memory_gib)
 
 
-def available_gib(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return this machine's available memory in whole GiB."""
+def available_gib(meminfo: Path = Path("/proc/meminfo"), control_group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the available memory in whole GiB: this machine's, or what the control group's limit leaves, if that is
+    less, as in a container.
+    """
     facts = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return int(facts["MemAvailable"].split()[0]) // 2**20
+    available = int(facts["MemAvailable"].split()[0]) * 2**10
+    with suppress(OSError, ValueError):  # without a limit, `memory.max` isn't there, or is no number
+        limit, used = (int((control_group / name).read_text()) for name in ("memory.max", "memory.current"))
+        kinds = dict(line.split() for line in (control_group / "memory.stat").read_text().splitlines())
+        available = min(available, limit - used + int(kinds["inactive_file"]))  # pages of files that can be dropped
+    return available // 2**30
 
 
 def _document(part: Any) -> Any:

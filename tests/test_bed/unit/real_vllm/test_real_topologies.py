@@ -1,5 +1,6 @@
 """Servers that a machine's memory holds, of those that a stack asks for."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ from llmd_oke.config import StackConfig
 from llmd_oke.config.load import validate
 from llmd_oke.planning import plan
 from llmd_rehearsal.real_vllm.choice import choose_stack
-from llmd_rehearsal.real_vllm.topologies import cut
+from llmd_rehearsal.real_vllm.topologies import available_gib, cut
 from stack_files import model, stack
 
 RELEASE = "llm-d-0.9.0"
+GIB = 2**30
 SCALING = {role: {"minReplicas": 1, "maxReplicas": 2, "requests": 4} for role in ("decode", "aggregated")}
 ADAPTERS = {"engine": {"adapters": {}}, "adapters": [{"name": "own", "repository": "acme/own", "revision": "0" * 40}]}
 
@@ -62,6 +64,24 @@ def test_a_stack_file_reduced_for_real_vllm_has_the_reduced_plans_config_hash() 
 def test_the_error_for_a_machine_too_small_for_real_vllm_names_the_memory_needed() -> None:
     with pytest.raises(KitError, match=r"needs 11\.4 GiB for the least of this stack \(gpt-oss-120b 1p-tp1-1d-tp8\)"):
         cut(stack_of(model("1p-tp1-1d-tp8")), 12, 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        ({}, 16),
+        ({"memory.max": "max", "memory.current": "0"}, 16),
+        ({"memory.max": f"{8 * GIB}", "memory.current": f"{5 * GIB}", "memory.stat": f"inactive_file {2 * GIB}"}, 5),
+        ({"memory.max": f"{64 * GIB}", "memory.current": "0", "memory.stat": "inactive_file 0"}, 16),
+    ],
+)
+def test_available_memory_is_the_machines_or_what_a_containers_limit_leaves(
+    tmp_path: Path, files: dict[str, str], available: int
+) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {16 * 2**20} kB\n")
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    assert available_gib(tmp_path / "meminfo", tmp_path) == available
 
 
 @pytest.mark.parametrize(
