@@ -1,4 +1,4 @@
-"""Answers that count as those of one server, and the bytes of a prompt that are handed over."""
+"""Answers of vLLM itself that count as right, and bytes of a prompt that are handed over."""
 
 import pytest
 from llmd_rehearsal.real_vllm.checked_model import Answer, ModelFacts
