@@ -196,7 +196,8 @@ Vllm = Annotated[
         "--vllm",
         help="`real`: vLLM itself on this machine's processor, one process for each server, with a tiny model of the "
         "same family and as many servers as fit the memory. Answers and KV cache transfers are real; durations say "
-        "nothing about GPUs. Installed at first use (3 GiB to download). A change starts a new rehearsal.",
+        "nothing about GPUs. Installed at first use: 3 GiB to download, 7 GiB on disk, two to four minutes. A change "
+        "starts a new rehearsal.",
     ),
 ]
 
@@ -237,7 +238,8 @@ Benchmark = Annotated[
     bool,
     typer.Option(
         help="Show the smoke benchmark's result; run the benchmark first if it runs on the client. A benchmark in the "
-        "cluster is part of the update: `smoke: {where: none}` in the stack file disables it."
+        "cluster is part of the update: `smoke: {where: none}` in the stack file disables it. With --vllm real the "
+        "servers are checked too."
     ),
 ]
 
@@ -413,7 +415,10 @@ def programs(
         ),
     ] = False,
 ) -> None:
-    """Find the programs that rehearsals need, on PATH or in the cache, and download or build missing ones."""
+    """Find the programs that rehearsals need, on PATH or in the cache, and download or build missing ones.
+
+    LLMD_OKE_DOWNLOADS names a mirror of release files; with `none` everything is built.
+    """
     progress = console.progress()
     inventory = rehearsal.have_programs(progress)
     if text := output.substitution_text(inventory.release):
