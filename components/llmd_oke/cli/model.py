@@ -146,10 +146,13 @@ def computed_entry(
     one.
 
     Raises:
-        KitError: a file is no JSON object or is unsupported, or the name is invalid.
+        KitError: a file is no JSON object or is unsupported, or the name or repository is invalid.
     """
+    from pydantic import ValidationError  # noqa: PLC0415
+
     from llmd_oke.catalogue.model_configs import bounds, compute_model  # noqa: PLC0415
     from llmd_oke.catalogue.models import CatalogueModel  # noqa: PLC0415
+    from llmd_oke.config.shape_problems import problems  # noqa: PLC0415
 
     documents = [_document(file) for file in files]
     try:
@@ -164,7 +167,11 @@ def computed_entry(
     if revision is not None and _COMMIT.fullmatch(revision):
         own["revision"] = revision
     plain = {name: value for name, (value, _) in _ASSUMED.items()}
-    model = CatalogueModel.model_validate(own | computed.model_dump() | plain)
+    entry = own | computed.model_dump() | plain
+    try:
+        model = CatalogueModel.model_validate(entry)
+    except ValidationError as error:
+        raise InvalidStack(problems(error.errors(), entry, CatalogueModel), f"{chosen} can't be an entry") from error
     assumed = tuple(bounds(*documents))
     return ComputedEntry(model, files, assumed, _text(model, own, files, assumed))
 

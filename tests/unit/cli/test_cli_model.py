@@ -109,6 +109,7 @@ def test_the_entry_of_model_add_pins_the_commit_whose_config_was_read(monkeypatc
         (["missing.json", *REPOSITORY], "missing.json can't be read"),
         ([CONFIG, *REPOSITORY, "--name", "../up"], "can't be the name of a model"),
         ([CONFIG, "--repository", "acme/__"], "--name"),
+        ([CONFIG, "--repository", "../up"], "a repository of Hugging Face such as owner/model"),
         (["acme/large", *REPOSITORY], "belong to a config.json on this machine"),
         (["no-such-thing"], "neither a file nor a repository"),
     ],
@@ -147,6 +148,15 @@ def test_model_add_refuses_unknown_kinds_of_layers_with_path_and_remedy(tmp_path
     told = str(error)
     assert "conv_L_cache = 3" in told
     assert "gated delta rules" in told
+
+
+def test_model_add_computes_a_model_of_a_million_parameters(tmp_path: Path):
+    sizes = {"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_of("llama-3.1-8b-instruct", **sizes, num_key_value_heads=4, head_dim=4)))
+    entry = json.loads(run(str(path), *REPOSITORY, "--json").stdout)["computed"]
+    assert 0 < entry["parameters"]["active_billions"] < 0.01
+    assert 0 < entry["weights"]["gib"] < 0.1
 
 
 def test_help_of_model_add_appears_immediately():

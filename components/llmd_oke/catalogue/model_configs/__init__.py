@@ -10,7 +10,7 @@ from llmd_oke.catalogue.model_configs.architectures import families
 from llmd_oke.catalogue.model_configs.attention import Mamba2Config
 from llmd_oke.catalogue.model_configs.quantization import HALF_BYTES
 from llmd_oke.catalogue.model_configs.reading import bounds, read_model_files
-from llmd_oke.catalogue.model_configs.weights import ModelFiles, weights_in_memory, work_of_a_token
+from llmd_oke.catalogue.model_configs.weights import ModelFiles, rounded, weights_in_memory, work_of_a_token
 from llmd_oke.catalogue.models import (
     Architecture,
     ComputedModel,
@@ -43,7 +43,7 @@ def compute_model(config: Mapping[str, object], index: Mapping[str, object] | No
     active = work.decode_parameters_billions if files.experts else total / 1e9
     return ComputedModel(
         architecture=_architecture(files),
-        parameters=Parameters(total_billions=round(total / 1e9, 2), active_billions=round(active, 2)),
+        parameters=Parameters(total_billions=rounded(total / 1e9, 2), active_billions=rounded(active, 2)),
         weights=weights_in_memory(files, parts),
         work=work,
         kv_cache=KeyValueCache(bytes_per_token=HALF_BYTES * cached_numbers),

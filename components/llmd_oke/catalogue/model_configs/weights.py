@@ -171,10 +171,15 @@ def weights_in_memory(files: ModelFiles, parts: list[Matrices]) -> Weights:
         loaded = stored
     return Weights(
         format=files.number_format.name,
-        gib=round(loaded / BYTES_PER_GIB, 1),
-        stored_gib=round(stored / BYTES_PER_GIB, 1) if predicting else None,
+        gib=rounded(loaded / BYTES_PER_GIB, 1),
+        stored_gib=rounded(stored / BYTES_PER_GIB, 1) if predicting else None,
         block_size=files.number_format.block,
     )
+
+
+def rounded(value: float, digits: int) -> float:
+    """Return a size rounded to `digits` decimals, or to three significant digits if that would make it 0."""
+    return round(value, digits) or _three_digits(value)
 
 
 def _three_digits(value: float) -> float:
