@@ -147,7 +147,7 @@ class SilentFault(Entry):
         types = [plugin.get("type") for plugin in plugins]
         if self.disaggregated and not disaggregated:
             return False
-        if (self.beside and self.beside not in types) or self.lacking in types:
+        if (self.beside and self.beside not in types) or (self.lacking and self.lacking in types):
             return False
         profiles = [item for item in _mappings(config.get("schedulingProfiles")) if item.get("name") == self.profile]
         named = {str(item.get("pluginRef")) for profile in profiles for item in _mappings(profile.get("plugins"))}
@@ -352,6 +352,7 @@ class EndpointPickerVersion(Entry):
 
     def _unread(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
         yield from (f"unknown key {key}" for key in config if key not in self.top_level)
+        yield from _form_refusals(config)
         if config.get("apiVersion") not in self.api_versions:
             yield f"apiVersion {config.get('apiVersion')} is not one of {', '.join(self.api_versions)}"
         gates = config.get("featureGates")
@@ -366,6 +367,11 @@ class EndpointPickerVersion(Entry):
             for reference in _mappings(profile.get("plugins")):
                 if reference.get("pluginRef") not in names:
                     yield f"profile {profile.get('name')} names plugin {reference.get('pluginRef')}, which is not there"
+        sources = _mappings(_object(config.get("dataLayer")).get("sources"))
+        extractors = [extractor for source in sources for extractor in _mappings(source.get("extractors"))]
+        for reference in (*sources, *extractors):  # the picker adds those of its defaults itself
+            if (name := reference.get("pluginRef")) not in {*names, *self.plugins}:
+                yield f"dataLayer names plugin {name}, which is not there"
 
     def _plugin_refusals(self, plugin: Mapping[str, JsonValue]) -> Iterator[str]:
         name = str(plugin.get("type"))
@@ -377,8 +383,39 @@ class EndpointPickerVersion(Entry):
             type_ = known.parameters.get(key)
             if type_ is None:
                 yield f"plugin {name} has no parameter {key}: it would be {self.unknown_parameters}"
-            elif type_ != "boolean" if isinstance(value, bool) else not isinstance(value, _PYTHON_TYPES[type_]):
+            elif not _is_of_type(value, type_):
                 yield f"parameter {key} of plugin {name} is not of type {type_}"
+
+
+def _form_refusals(config: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Yield a reason for each part of a config that doesn't have the form of its type (llm-d-router v0.10.0,
+    apix/config/v1alpha1): the picker would exit at startup, or ignore the part.
+    """
+    lists: list[tuple[str, JsonValue, Mapping[str, JsonType]]] = [
+        ("plugins", config.get("plugins"), {"name": "string", "type": "string", "parameters": "object"}),
+        ("schedulingProfiles", config.get("schedulingProfiles"), {"name": "string", "plugins": "array"}),
+    ]
+    for profile in _mappings(config.get("schedulingProfiles")):
+        if isinstance(items := profile.get("plugins"), list):
+            lists.append(
+                (f"plugins of profile {profile.get('name')}", items, {"pluginRef": "string", "weight": "number"})
+            )
+    for place, items, known in lists:
+        if items is not None and not isinstance(items, list):
+            yield f"{place} is no list"
+        for item in items if isinstance(items, list) else ():
+            if not isinstance(item, dict):
+                yield f"{place} has {item!r}, which is no object"
+                continue
+            for key, value in item.items():
+                if key not in known:
+                    yield f"{place} has no key {key}"
+                elif value is not None and not _is_of_type(value, known[key]):
+                    yield f"{key} in {place} is not of type {known[key]}"
+
+
+def _is_of_type(value: JsonValue, type_: JsonType) -> bool:
+    return type_ == "boolean" if isinstance(value, bool) else isinstance(value, _PYTHON_TYPES[type_])
 
 
 def _disaggregation(decider: Decider, non_cached_tokens: int) -> list[JsonValue]:

@@ -57,7 +57,7 @@ def _role(model: ModelConfig, role: Role, limits: ServersScaling, path: str) -> 
     part = model.topology.servers().get(role)
     if part is None:
         accepted = f"{', '.join(model.topology.servers())}, or a topology with {role} servers: {SHORT_FORMS}"
-        yield Problem(path, None, accepted, f"{model.topology} has no {role} servers")
+        yield Problem(path, "given", accepted, f"{model.topology} has no {role} servers")
         return
     if limits.min_replicas > part.replicas:
         why = f"the topology starts with {part.replicas} {role} servers"

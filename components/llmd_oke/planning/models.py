@@ -389,7 +389,7 @@ def _settings_of_roles(context: PlannedModel) -> Iterator[Problem]:
     for role, own in engine.roles().items():
         path = f"{context.path}.engine.{role}"
         if role not in roles:
-            yield Problem(path, None, " or ".join(roles), f"{context.model.topology} has no {role} servers")
+            yield Problem(path, "given", " or ".join(roles), f"{context.model.topology} has no {role} servers")
         for i, argument in enumerate(own.extra_args):
             flag = flag_of(argument)
             if flag.startswith("-") and not alike.ignores(flag) and flag not in engine_settings().taken():

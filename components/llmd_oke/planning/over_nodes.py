@@ -58,7 +58,7 @@ def over_nodes_problems(context: PlannedModel) -> Iterator[Problem]:
     for role in roles:
         if context.model.scaling is not None and role in context.model.scaling.servers():
             why = f"{role} servers span nodes, and nobody has shown that KEDA scales groups of pods by vLLM's counters"
-            yield Problem(f"{context.path}.scaling.{role}", None, "nothing", why)
+            yield Problem(f"{context.path}.scaling.{role}", "given", "nothing", why)
     if not context.model.object_name[0].isalpha():
         name = context.model.object_name
         why = f"a LeaderWorkerSet's name begins with a letter ({DNS_LABEL_FORM})"

@@ -322,7 +322,7 @@ def _own_config_problems(model: ModelConfig, path: str, picker: EndpointPickerVe
             yield Problem(f"{path}.{to_camel(name)}", value, "nothing beside router.config", "the config says it")
     config, reads = picker.own_config(own), f"what endpoint picker {picker.version} reads"
     for refusal in picker.own_refusals(config, disaggregated=model.topology.disaggregated):
-        yield Problem(f"{path}.config", None, reads, refusal)
+        yield Problem(f"{path}.config", "given", reads, refusal)
 
 
 def release_advice(plan: Plan) -> Iterator[Advice]:

@@ -94,12 +94,30 @@ def test_router_settings_beside_a_custom_picker_config_are_refused(key: str, val
         (with_plugins({"type": "no-such-scorer"}), "knows of no plugin no-such-scorer"),
         ({**PD, "schedulingProfiles": []}, "no schedulingProfiles"),
         (with_plugins(decode="prefix-cache-scorer"), "names plugin prefix-cache-scorer, which is not there"),
+        ({**PD, "plugins": [*PD["plugins"], 42]}, "plugins has 42, which is no object"),
+        (with_plugins({"type": "queue-scorer", "parameters": 7}), "parameters in plugins is not of type object"),
+        (with_plugins({"type": "queue-scorer", "params": {}}), "plugins has no key params"),
+        ({**PD, "schedulingProfiles": [*PD["schedulingProfiles"], {"name": "x", "plugins": "y"}]}, "not of type array"),
+        ({**PD, "featureGates": [], "schedulingProfiles": [*PD["schedulingProfiles"], 7]}, "has 7, which is no object"),
+        ({**PD, "dataLayer": {"sources": [{"pluginRef": "absent"}]}}, "dataLayer names plugin absent"),
     ],
 )
 def test_a_picker_config_that_the_picker_cannot_parse_is_refused(config: dict[str, Any], said: str):
     (problem,) = problems(config)
-    assert problem.path == PATH
+    assert (problem.path, problem.value) == (PATH, "given")
     assert said in (problem.why or "")
+
+
+def test_a_picker_config_with_weights_as_text_is_refused():
+    config = copy.deepcopy(PD)
+    config["schedulingProfiles"][1]["plugins"][1]["weight"] = "heavy"
+    (problem,) = problems(config)
+    assert problem.why == "weight in plugins of profile decode is not of type number"
+
+
+def test_a_plugin_without_a_type_hides_no_other_refusal():
+    said = " ".join(problem.why or "" for problem in problems(with_plugins({"name": "x"}, PRECISE[1])))
+    assert "guesses tokens" in said
 
 
 def test_a_picker_config_without_remote_prefill_is_refused_for_disaggregation():
