@@ -395,11 +395,12 @@ def _form_refusals(config: Mapping[str, JsonValue]) -> Iterator[str]:
         ("plugins", config.get("plugins"), {"name": "string", "type": "string", "parameters": "object"}),
         ("schedulingProfiles", config.get("schedulingProfiles"), {"name": "string", "plugins": "array"}),
     ]
-    for profile in _mappings(config.get("schedulingProfiles")):
-        if isinstance(items := profile.get("plugins"), list):
-            lists.append(
-                (f"plugins of profile {profile.get('name')}", items, {"pluginRef": "string", "weight": "number"})
-            )
+    reference: Mapping[str, JsonType] = {"pluginRef": "string", "weight": "number"}
+    lists += [
+        (f"plugins of profile {profile.get('name')}", profile["plugins"], reference)
+        for profile in _mappings(config.get("schedulingProfiles"))
+        if isinstance(profile.get("plugins"), list)
+    ]
     for place, items, known in lists:
         if items is not None and not isinstance(items, list):
             yield f"{place} is no list"

@@ -159,8 +159,23 @@ def release_problems(config: StackConfig) -> Iterator[Problem]:
                 why = "a Gateway asks one endpoint picker" if model.router.mode == "gateway" else "there is no router"
                 path = f"models[{i}].router.replicas"
                 yield Problem(path, model.router.replicas, "nothing, or router.mode: standalone", why)
-            if model.router.mode != "none":
+            if model.router.mode == "none":
+                yield from _unused_router_problems(model, f"models[{i}].router")
+            else:
                 yield from _router_problems(config, model, f"models[{i}]", release)
+
+
+_OF_PICKERS = ("profile", "decider", "non_cached_tokens", "peak_prefill_tokens_per_s", "config", "flow_control")
+
+
+def _unused_router_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
+    """Yield a problem for settings of an endpoint picker where a model has none."""
+    for name in _OF_PICKERS:
+        value = getattr(model.router, name)
+        if value != type(model.router).model_fields[name].default:
+            shown = value if isinstance(value, str | int | float) else "given"
+            accepted = "nothing, or router.mode: standalone"
+            yield Problem(f"{path}.{to_camel(name)}", shown, accepted, "there is no router that would read it")
 
 
 def _unknown(path: str, name: str) -> Problem:

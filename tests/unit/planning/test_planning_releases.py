@@ -117,6 +117,8 @@ def test_a_picker_profile_in_the_stack_file_that_the_release_lacks_is_refused():
     [
         ({"replicas": 3}, "models[0].router.replicas", "at most 2"),
         ({"mode": "none", "replicas": 1}, "models[0].router.replicas", "nothing, or router.mode: standalone"),
+        ({"mode": "none", "profile": "prefix"}, "models[0].router.profile", "nothing, or router.mode: standalone"),
+        ({"mode": "none", "flowControl": {}}, "models[0].router.flowControl", "nothing, or router.mode: standalone"),
         (
             {"peakPrefillTokensPerS": 20000},
             "models[0].router.peakPrefillTokensPerS",
