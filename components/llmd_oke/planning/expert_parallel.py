@@ -18,13 +18,18 @@ from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import has_own_vllm, used_release
 
 _FIELD = "all2all_backend"
+_UNEVEN = "allgather_reducescatter"
+"""Backend for ranks that have unequal numbers of experts. The others find the rank of an expert by dividing its number
+by the experts of a rank (vLLM 0.26 and 0.30, fused_moe/all2all_utils.py), while vLLM gives what remains of a division
+to the first ranks (expert_map_manager.py).
+"""
 
 
 def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
     """Yield a problem for an all-to-all backend that the release lacks, that a model without expert parallelism doesn't
     use, or that needs hardware or settings that the servers don't have.
     """
-    used, found = used_release(context.stack), dict[str, Problem]()
+    used, found = used_release(context.stack), dict[tuple[str, str], Problem]()
     for role in context.model.topology.servers():
         name = context.model.engine.of_role(role).all2all_backend
         if name is None or used is None:
@@ -35,13 +40,14 @@ def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
             known = (release(each) for each in release_names())
             having = [each.name for each in known if each is not None and name in each.vllm.all2all]
             accepted = " or ".join([*used.vllm.all2all, *([f"release: {' or '.join(having)}"] if having else [])])
-            found[path] = Problem(path, name, accepted, f"the kit knows of no {name} in {used.name}")
+            found[path, accepted] = Problem(path, name, accepted, f"the kit knows of no {name} in {used.name}")
         elif not exchanges(context.parallelism(role)):
             why = f"ranks of {role} servers have no experts that others send tokens to"
             accepted = "nothing, or servers of several ranks with expertParallel, such as tp1dp8ep"
-            found[path] = Problem(path, name, accepted, why)
+            found[path, accepted] = Problem(path, name, accepted, why)
         else:
-            found |= {problem.path: problem for problem in _of_backend(context, role, path, name, backend)}
+            of_role = _of_backend(context, role, path, name, backend)
+            found |= {(problem.path, problem.accepted): problem for problem in of_role}
     yield from found.values()
 
 
@@ -65,6 +71,11 @@ def _of_backend(context: PlannedModel, role: Role, path: str, name: str, backend
     if spread.nodes > 1 and backend.over_nodes is not None and not has_own_vllm(context.stack):
         accepted = "override.vllmImage with an image of your own, or allgather_reducescatter"
         yield Problem(path, name, accepted, f"{backend.over_nodes.text} ({backend.over_nodes.source})")
+    experts = context.facts.architecture.experts
+    if experts is not None and experts.count % spread.gpus and name != _UNEVEN:
+        accepted = f"{_UNEVEN}, or servers whose GPUs divide {experts.count} experts"
+        why = f"{experts.count} experts can't be divided by {spread.gpus} GPUs, and {name} sends tokens to equal parts"
+        yield Problem(path, name, accepted, why)
     share, most = engine.of_role(role).gpu_memory_utilization, _largest_share(context, backend)
     if share > most:
         why = f"{name} takes {backend.heap_gib} GiB of each GPU outside of vLLM's share"

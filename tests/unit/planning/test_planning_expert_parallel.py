@@ -51,6 +51,16 @@ def test_mori_expert_exchange_within_a_node_works_with_the_releases_image():
     assert found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency", "gpuMemoryUtilization": 0.8}) == []
 
 
+@pytest.mark.parametrize("backend", ["mori_low_latency", "deepep_high_throughput"])
+def test_experts_that_ranks_have_unequal_numbers_of_need_vllms_own_exchange(backend: str):
+    engine = {"all2AllBackend": backend, "gpuMemoryUtilization": 0.8}
+    (problem,) = found("agg-tp1dp24ep-1r", engine, override=OWN_IMAGES)
+    assert (problem.path, problem.value) == ("models[0].engine.all2AllBackend", backend)
+    assert problem.accepted == "allgather_reducescatter, or servers whose GPUs divide 256 experts"
+    assert len(found("agg-tp1dp24ep-1r", {**engine, "all2AllBackend": "mori_low_latency"})) == 2  # the image too
+    assert found("agg-tp1dp24ep-1r", {**engine, "all2AllBackend": "allgather_reducescatter"}) == []
+
+
 def test_moris_heap_lowers_the_maximum_of_gpumemoryutilization():
     (problem,) = found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency"})
     assert (problem.path, problem.accepted) == ("models[0].engine.gpuMemoryUtilization", "at most 0.86")

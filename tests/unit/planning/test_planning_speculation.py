@@ -44,6 +44,11 @@ def test_data_parallel_ranks_share_a_drafts_experts_and_copy_its_other_weights()
     assert memory(drafting("deepseek-r1", topology), "decode").draft_gib == pytest.approx(10.5 + 8 * (14.4 - 10.5))
 
 
+@pytest.mark.parametrize("argument", ["--spec-method=ngram", "--spec-tokens=3", "--speculative-config={}"])
+def test_vllms_arguments_for_drafts_are_refused_beside_speculation(argument: str):
+    assert [*refused(drafting("deepseek-r1", engine={"extraArgs": [argument]}))] == ["models[0].engine.extraArgs[0]"]
+
+
 def test_a_draft_model_without_tensor_parallelism_takes_its_memory_on_each_gpu():
     assert memory(drafting("gpt-oss-120b", "agg-tp2-1r")).draft_gib == pytest.approx(2 * 2.7)
 
