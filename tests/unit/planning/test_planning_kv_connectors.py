@@ -71,6 +71,13 @@ def test_linear_attention_is_refused_with_kv_cache_in_host_memory():
     assert "linear attention" in (only("agg-tp4-1r", "qwen3-next-80b-a3b-thinking", hostMemoryGib=10).why or "")
 
 
+def test_connectors_proposed_in_place_of_one_fit_the_models_servers():
+    problem = only(
+        "1p-tp1dp8ep-1d-tp1dp8ep", LATENT, connector="mooncake", stack={"override": {"vllmImage": "r.io/a:1"}}
+    )
+    assert problem.accepted == "nixl"  # MoRI-IO between ranks takes a sidecar of the user's own too
+
+
 def test_hostmemorygib_beside_a_kv_offloading_argument_is_refused():
     given = document("agg-tp2-1r", hostMemoryGib=10)
     given["models"][0]["engine"]["extraArgs"] = ["--kv-offloading-size=10"]
