@@ -9,7 +9,9 @@ from llmd_base.documents import leaves
 from llmd_oke.catalogue.server_settings import ServerSettings
 from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.config import FileStorage, NodeDisk, StackConfig
+from llmd_oke.config.engine import flag_of, flags_by_word
 from llmd_oke.config.model import MAX_COPIES
+from llmd_oke.config.shape_problems import closest
 from llmd_oke.planning.adapters import adapter_advice
 from llmd_oke.planning.budget import budget_advice
 from llmd_oke.planning.container_images import registry_advice
@@ -89,6 +91,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_unused(plan),
         *(item for i, model in enumerate(plan.models) for item in _engine(plan, model.settings, f"models[{i}].engine")),
         *(item for i, model in enumerate(plan.models) for item in _known_faults(plan, model, f"models[{i}]")),
+        *(item for i, model in enumerate(plan.models) for item in _unknown_arguments(plan, model, f"models[{i}]")),
         *(item for i, model in enumerate(plan.models) for item in _model(plan, model, f"models[{i}]")),
     )
 
@@ -284,6 +287,26 @@ def _known_faults(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
         for met in met_faults(facts, model.model, gpu, model.engine, spreads, kv_connector=connected):
             if met.fault.accepted is None:
                 yield Advice(f"{path}.{met.key}", str(met))
+
+
+def _unknown_arguments(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
+    """Yield advice on arguments of the user's that the release's vLLM isn't known to have, which may be misspelt."""
+    if vllm_facts(plan.config) is None:
+        return
+    parts = {
+        f"{path}.engine": model.engine,
+        **{f"{path}.engine.{name}": own for name, own in model.engine.roles().items()},
+    }
+    for part_path, part in parts.items():
+        for i, argument in enumerate(part.extra_args):
+            flag = flag_of(argument)
+            if flag.startswith("--") and flag not in flags_by_word():
+                near = closest(flag, flags_by_word())
+                meant = f"; {near} is one" if near else ""
+                text = (
+                    f"the kit knows of no {flag} in vLLM, which ends at its start where it has no such argument{meant}"
+                )
+                yield Advice(f"{part_path}.extraArgs[{i}]", text)
 
 
 def _model(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:

@@ -52,7 +52,7 @@ _OWN_VARIABLES = {
 """Environment variables that contradict the kit's own settings, with the accepted alternative and the reason."""
 
 _SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCESS_KEY)$")
-_MAX_NAMES = 3
+_MAX_NAMES = 4
 """Maximum number of full flag names that an error about a shortened flag lists."""
 
 _ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})

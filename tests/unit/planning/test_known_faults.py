@@ -43,6 +43,12 @@ def test_a_known_vllm_fault_of_kv_connectors_is_not_reported_without_a_kv_connec
     assert paths("agg-tp1-1r", {"env": SEGMENTS}) == []
 
 
+def test_a_variable_of_the_release_that_ends_servers_when_changed_is_refused():
+    env = {"ROCPROFILER_QUEUE_INTERPOSITION": "0", "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "1"}
+    assert paths("agg-tp1-1r", {"env": env}) == [f"models[0].engine.env.{name}" for name in env]
+    assert paths("agg-tp1-1r", {"env": env}, release="llm-d-0.9.0") == []
+
+
 def test_vllm_arguments_of_known_faults_are_found_as_dotted_keys_and_within_json():
     drafts = ["--speculative-config", '{"method": "eagle3", "model": "/models/draft"}']
     arguments = ["--kv-offloading-size=10"]

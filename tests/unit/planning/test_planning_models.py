@@ -723,3 +723,11 @@ def test_check_warns_if_kvcacheusage_alone_scales_and_the_workload_never_reaches
 
 def test_check_gives_no_advice_on_proportionate_and_reachable_scaling_settings():
     assert advised(BOTH) == []
+
+
+def test_an_argument_that_the_kit_does_not_know_is_told_with_a_similar_one():
+    arguments = ["--enable-exprt-parallel", "--seed", "-1", "-O3", "--mamba-cache-mode=all"]
+    advice = plan(model("agg-tp1-1r", engine={"extraArgs": arguments})).advice
+    (told,) = [item for item in advice if "knows of no" in item.text]
+    assert told.path == "models[0].engine.extraArgs[0]"
+    assert told.text.endswith("; --enable-expert-parallel is one")
