@@ -59,14 +59,14 @@ def _hand_over(context: PlannedModel, connectors: KvConnector) -> Iterator[Probl
         return
     for obstacle, why in way.refused.items():
         if _meets(context, way, obstacle):
-            others = [each for each, other in connectors.hand_over.items() if not any(_unfit(context, other))]
+            others = [each for each, other in connectors.hand_over.items() if _fits(context, other)]
             instead = {**_INSTEAD, **({"data-parallel": _OWN_IMAGES} if way.ranks else {})}
             yield Problem(path, name, instead.get(obstacle) or " or ".join(others) or "aggregated servers", why)
 
 
-def _unfit(context: PlannedModel, way: HandOver) -> Iterator[Obstacle]:
-    """Yield the obstacles of a connector for a model. Images aren't among them: a stack can have another one."""
-    yield from (each for each in way.refused if each != "released-image" and _meets(context, way, each))
+def _fits(context: PlannedModel, way: HandOver) -> bool:
+    """Tell whether a connector works with a stack's settings, with an image that has it."""
+    return not any(_meets(context, way, each) for each in way.refused if each != "released-image")
 
 
 def _meets(context: PlannedModel, way: HandOver, obstacle: Obstacle) -> bool:
