@@ -191,7 +191,15 @@ def question_of(
 
     `choices` are the servers that may be used; without them all that the model's sizes and memory allow. `started` are
     the settings of the servers, `profile` is the endpoint picker's profile by which routers pick servers.
+
+    Raises:
+        KitError: no server of so many GPUs has room for the model.
     """
+    choices = choices or possible_servers(model, node, gpus, DEFAULT_ENGINE.gpu_memory_utilization)
+    if not choices.spreads:
+        counted = "1 GPU" if gpus == 1 else f"at most {gpus} GPUs"
+        message = f"No server of {counted} can be deployed: {model.name} has {model.weights.gib:g} GiB of weights."
+        raise KitError(message, f"More GPUs (a {node.name} has {node.gpus}), or a model with smaller weights.")
     return SearchInputs(
         model=latency_model_of(figures, model, node, started.handing_over),
         workload=workload,
@@ -202,6 +210,6 @@ def question_of(
             started.handing_over.block_size or DEFAULT_BLOCK_SIZE,
             started.aggregated.block_size or DEFAULT_BLOCK_SIZE,
         ),
-        choices=choices or possible_servers(model, node, gpus, DEFAULT_ENGINE.gpu_memory_utilization),
+        choices=choices,
         profile=profile,
     )

@@ -80,7 +80,11 @@ def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, 
     independently of any stack file. A prefill server is paired with decode servers of at least its tensor parallel
     size, or of any size if the model has latent attention.
     """
-    spreads = tuple(divided_spreads(model, node.gpus, most_gpus))
+    all_memory = {
+        spread: memory(model, node, spread, utilization) for spread in divided_spreads(model, node.gpus, most_gpus)
+    }
+    each = {spread: of_server for spread, of_server in all_memory.items() if of_server.sequences(1)}
+    spreads = tuple(each)
     latent = model.architecture.latent_attention is not None
     pairs = tuple(
         (prefill, decode)
@@ -89,7 +93,6 @@ def possible_servers(model: CatalogueModel, node: NodeHardware, most_gpus: int, 
         if prefill.gpus + decode.gpus <= most_gpus
         and (latent or prefill.tensor_parallel_size <= decode.tensor_parallel_size)
     )
-    each = {spread: memory(model, node, spread, utilization) for spread in spreads}
     return ServerChoices(spreads, pairs, {"prefill": each, "decode": each, "aggregated": each})
 
 

@@ -110,6 +110,13 @@ def test_the_tuner_is_offered_decode_below_prefill_size_only_for_latent_kv_cache
     assert (Parallelism(8, expert_parallel=True), Parallelism(1, 8, True)) in latent
 
 
+@pytest.mark.parametrize("name", ["deepseek-v3", "llama-3.1-405b-instruct-fp8-dynamic"])
+def test_the_tuner_is_offered_no_servers_that_a_models_weights_do_not_fit_in(name: str):
+    offered = possible_servers(known(name), SHAPE, 16, 0.95)
+    assert min(spread.gpus for spread in offered.spreads) == 4
+    assert possible_servers(known(name), SHAPE, 2, 0.95).spreads == ()
+
+
 def test_no_server_pair_offered_to_the_tuner_has_more_gpus_than_available():
     assert all(first.gpus + second.gpus <= 16 for first, second in choices("gpt-oss-120b", gpus=16).disaggregated)
 
