@@ -75,15 +75,19 @@ class Project:
         return {**os.environ, **({} if saves_steps else SAVING_LAST), **own}
 
     def command(self, *arguments: str) -> Ended:
-        """Run `llmd-oke` in the project."""
-        done = subprocess.run(
-            [sys.executable, "-m", "llmd_oke", *arguments],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        """Run `llmd-oke` in the project; one that doesn't end fails the test with its last lines."""
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "llmd_oke", *arguments],
+                env=self.environment(),
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            lines = (error.stderr or b"").decode()[-2000:]
+            pytest.fail(f"llmd-oke {' '.join(arguments)} did not end within {LIMIT_S} s:\n{lines}")
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def rehearse(self, stack: str) -> Ended:
