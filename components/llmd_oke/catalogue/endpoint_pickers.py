@@ -365,12 +365,12 @@ class EndpointPickerVersion(Entry):
         names = {str(plugin.get("name", plugin.get("type"))) for plugin in plugins}
         for profile in _mappings(config.get("schedulingProfiles")):
             for reference in _mappings(profile.get("plugins")):
-                if reference.get("pluginRef") not in names:
+                if str(reference.get("pluginRef")) not in names:
                     yield f"profile {profile.get('name')} names plugin {reference.get('pluginRef')}, which is not there"
         sources = _mappings(_object(config.get("dataLayer")).get("sources"))
         extractors = [extractor for source in sources for extractor in _mappings(source.get("extractors"))]
         for reference in (*sources, *extractors):  # the picker adds those of its defaults itself
-            if (name := reference.get("pluginRef")) not in {*names, *self.plugins}:
+            if (name := str(reference.get("pluginRef"))) not in {*names, *self.plugins}:
                 yield f"dataLayer names plugin {name}, which is not there"
 
     def _plugin_refusals(self, plugin: Mapping[str, JsonValue]) -> Iterator[str]:
@@ -448,7 +448,7 @@ def _decider_refusals(parameters: Mapping[str, JsonValue], config: Mapping[str, 
     if decider is not None and prefill_first:
         yield f"{_DISAGGREGATION} takes no decider with stageOrder {parameters.get('stageOrder')}: the picker would end"
     names = {str(plugin.get("name", plugin.get("type"))) for plugin in _mappings(config.get("plugins"))}
-    if decider is not None and decider not in names:
+    if decider is not None and str(decider) not in names:
         yield f"{_DISAGGREGATION} names the decider {decider}, which is not there"
 
 

@@ -78,6 +78,13 @@ def test_connectors_proposed_in_place_of_one_fit_the_models_servers():
     assert problem.accepted == "nixl"  # MoRI-IO between ranks takes a sidecar of the user's own too
 
 
+def test_host_memory_with_a_topology_without_prefill_servers_is_refused_for_the_topology():
+    decode = {"decode": {"replicas": 1, "tensorParallelSize": 1}}
+    with pytest.raises(InvalidStack) as error:
+        plan(decode, hostMemoryGib=10)
+    assert all("topology" in problem.path for problem in error.value.problems)
+
+
 def test_hostmemorygib_beside_a_kv_offloading_argument_is_refused():
     given = document("agg-tp2-1r", hostMemoryGib=10)
     given["models"][0]["engine"]["extraArgs"] = ["--kv-offloading-size=10"]

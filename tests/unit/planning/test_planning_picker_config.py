@@ -115,6 +115,16 @@ def test_a_picker_config_with_weights_as_text_is_refused():
     assert problem.why == "weight in plugins of profile decode is not of type number"
 
 
+@pytest.mark.parametrize("reference", [[], {"a": 1}])
+def test_references_in_a_picker_config_that_are_no_text_are_refused(reference: Any):
+    config = copy.deepcopy(PD)
+    config["schedulingProfiles"][0]["plugins"][0]["pluginRef"] = reference
+    config["dataLayer"] = {"sources": [{"pluginRef": reference}]}
+    config["plugins"][-1]["parameters"] = {"deciders": {"prefill": reference or [1]}}
+    said = " ".join(problem.why or "" for problem in problems(config))
+    assert all(text in said for text in ("pluginRef in plugins of profile prefill", "dataLayer names", "the decider"))
+
+
 def test_a_plugin_without_a_type_hides_no_other_refusal():
     said = " ".join(problem.why or "" for problem in problems(with_plugins({"name": "x"}, PRECISE[1])))
     assert "guesses tokens" in said
