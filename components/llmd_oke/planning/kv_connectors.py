@@ -134,10 +134,10 @@ def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str,
     each.
     """
     shape = context.shape
-    keeping = [role for role in context.model.topology.servers() if role in KEEPING]
-    if not keeping:  # another problem tells of a topology without them
+    servers = context.model.topology.servers()
+    gpus = max((context.parallelism(role).gpus_per_node for role in servers if role in KEEPING), default=None)
+    if gpus is None:  # another problem tells of a topology without such servers
         return
-    gpus = max(context.parallelism(role).gpus_per_node for role in keeping)
     room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
     most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor / times)
     if connectors.max_offload_gib is not None and gib > connectors.max_offload_gib:
