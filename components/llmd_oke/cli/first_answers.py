@@ -296,6 +296,16 @@ def _misplaced(where: PlaceOptions, target: str) -> Iterator[Problem]:
         return
     if where.cluster_id is not None and where.cluster == ClusterChoice.NEW:
         yield Problem("--cluster-id", where.cluster_id, "--cluster existing", "a new cluster has no OCID yet")
+    if where.cluster == ClusterChoice.EXISTING or (where.cluster is None and where.cluster_id is not None):
+        of_new = {
+            "--kubernetes-version": where.kubernetes_version,
+            "--availability-domain": where.availability_domain,
+            "--image": where.image,
+            "--client-cidr": where.client_cidr,
+        }
+        for option, value in of_new.items():
+            if value is not None:
+                yield Problem(option, value, "--cluster new", "an existing cluster has its own already")
     region = ocid_region(where.cluster_id or "")
     if region and where.region not in {None, region}:
         yield Problem("--region", where.region, region, "the OCID of --cluster-id names it")

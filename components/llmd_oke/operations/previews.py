@@ -48,7 +48,9 @@ class ResourceChange:
 
     @property
     def short_name(self) -> str:
-        """Last part of the type, and the name: `Deployment gpt-oss-120b-decode`."""
+        """Last part of the type, and the name: `Deployment gpt-oss-120b-decode`; `provider oci` for a provider."""
+        if self.type.startswith("pulumi:providers:"):
+            return f"provider {self.name}"
         return f"{self.type.rsplit(':', 1)[-1]} {self.name}"
 
     @property

@@ -94,6 +94,7 @@ def test_without_a_terminal_init_names_the_options_of_missing_answers(project: P
         ((*ON_OCI, "--gpus", "8", "--copies", "2"), "--copies"),
         ((*ON_OCI, *SIZED, "--cluster", "new", "--cluster-id", "ocid1.cluster.oc1.iad.mine"), "--cluster-id"),
         (("--cluster-id", "mine", *SIZED), "--cluster-id"),
+        (("--cluster-id", "ocid1.cluster.oc1.iad.mine", "--image", "ocid1.image.oc1.iad.mine", *SIZED), "--image"),
         (("--cluster-id", "ocid1.cluster.oc1.iad.mine", "--region", "us-phoenix-1", *SIZED), "--region"),
         (("--target", "rehearsal", "--cluster-id", "ocid1.cluster.oc1.iad.mine", *SIZED), "--cluster-id"),
         (("--target", "rehearsal", "--cluster", "new", "--client-cidr", "192.0.2.0/24", *SIZED), "--client-cidr"),
