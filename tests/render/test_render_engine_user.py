@@ -40,6 +40,13 @@ def test_the_home_of_the_vllm_user_is_tmp_and_its_cache_folders_are_writable(as_
     assert {"/.cache", "/.config", "/.triton"} <= written
 
 
+def test_the_vllm_user_has_a_name_that_the_image_need_not_know(as_user: Rendered, rehearsal: Rendered):
+    """PyTorch asks for it, and ends where neither a variable nor /etc/passwd has one (vllm issue 44548)."""
+    named = {item["name"]: item.get("value") for item in vllm(as_user, "gpt-oss-120b-decode")["env"]}
+    assert named["USER"] == "llm-d"
+    assert "USER" not in {item["name"] for item in vllm(rehearsal, "gpt-oss-120b-decode")["env"]}
+
+
 def test_without_a_configured_user_servers_run_as_the_user_of_their_image(rehearsal: Rendered):
     assert "runAsUser" not in vllm(rehearsal, "gpt-oss-120b-decode")["securityContext"]
     assert "supplementalGroups" not in pod(rehearsal, "gpt-oss-120b-decode")["spec"]["securityContext"]

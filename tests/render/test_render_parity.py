@@ -183,6 +183,7 @@ def page() -> str:
         shape = f", {overlay['shape']}" if "shape" in overlay else ""
         lines += ["", f"## `{name}`: {overlay['model']}, {sizes}{ranks}{release}{shape}", ""]
         lines += [f"[{overlay['commit'][:8]}]({source})", ""]
+        lines += [overlay["note"], ""] if "note" in overlay else []
         lines += ["| item | role | llm-d | here | why |", "|---|---|---|---|---|", *rows(overlay)]
     return "\n".join(lines) + "\n"
 

@@ -51,7 +51,7 @@ class RankHandOver(Entry):
             `{data_parallel_size_local}` for those on each of its nodes.
         over_nodes: further arguments where servers span nodes; `{prefill_hosts}` and `{decode_hosts}` stand for the
             host names of the pods of the one prefill and the one decode server, in the order of their ranks, which DNS
-            must know before the sidecar starts; `$(POD_IP)` is the address of the sidecar's own pod.
+            must know before the sidecar starts.
     """
 
     sidecar_arguments: tuple[str, ...]
@@ -67,7 +67,8 @@ class HandOver(Entry):
         environment: environment variables of the servers.
         pod_ip_variables: environment variables with the address of the pod.
         ports: ports by name at which servers listen; each rank adds 1.
-        sidecar_arguments: arguments of the routing sidecar; `{tensor_parallel_size}` stands for that of its server.
+        sidecar_arguments: arguments of the routing sidecar; `{tensor_parallel_size}` stands for that of its server,
+            and Kubernetes replaces `$(POD_IP)` by the address of the sidecar's pod.
         ranks: further arguments of the sidecar where servers have several ranks; None if no image is known to take
             such servers.
         refused: conditions under which the connector doesn't work, with the reason. Where `ranks` is set,

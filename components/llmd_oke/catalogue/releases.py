@@ -250,7 +250,8 @@ class OverNodes(Entry):
         arguments: additional arguments; `{nodes}` and `{data_parallel_size_local}` stand for the number of nodes of a
             server and its ranks on each, `$(…)` for variables that the LeaderWorkerSet controller sets.
         environment: additional environment variables, with the same placeholders.
-        wait_variable: environment variable with the time in seconds that pods wait for each other.
+        wait_variable: environment variable with the time in seconds that API servers wait for data-parallel ranks,
+            whether on one node or on several.
         limits: known faults.
     """
 

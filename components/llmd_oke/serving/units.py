@@ -14,6 +14,7 @@ from llmd_bench.deployment import Parallelism
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.operators import with_function_names
+from llmd_oke.catalogue.releases import POD_IP
 from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.catalogue.serving import ScalingRate, scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
@@ -40,6 +41,7 @@ from llmd_oke.serving.manifests import (
     api_access_mount,
     api_access_volume,
     declare,
+    from_field,
     object_metadata,
     plain_variables,
     role,
@@ -414,7 +416,8 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> Container:
     pool_flag = mapped(args["namespace"], lambda namespace: f"--inference-pool={namespace}/{pool}")
     protection = ["--enable-ssrf-protection", pool_flag] if pool else []
     traced = tracing_environment(f"{spec.model.name}-routing-proxy", spec.tracing)
-    variables = plain_variables(traced) + (peer_environment() if _names_peers(spec) else [])
+    address = [from_field(POD_IP, "status.podIP")] if any(f"$({POD_IP})" in word for word in own) else []
+    variables = plain_variables(traced) + (peer_environment() if _names_peers(spec) else address)
     container: Container = {
         "name": "routing-proxy",
         "image": sidecar.image.pinned,

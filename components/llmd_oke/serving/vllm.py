@@ -209,14 +209,15 @@ def _over_nodes_arguments(spec: ServerSpec) -> list[str]:
     return [text.format(nodes=spread.nodes, data_parallel_size_local=local) for text in facts.arguments]
 
 
-def _over_nodes_environment(spec: ServerSpec) -> dict[str, str]:
-    """Return the variables of a server that spans nodes. Its pods wait for each other as long as the
-    start-up budget.
+def _ranks_environment(spec: ServerSpec) -> dict[str, str]:
+    """Return the variables of a server with several data-parallel ranks, whose API servers wait for all of them as long
+    as the start-up budget, and of one that spans nodes.
     """
-    facts = spec.release.vllm.over_nodes
-    if spec.parallelism.nodes == 1 or facts is None:
+    facts, spread = spec.release.vllm.over_nodes, spec.parallelism
+    if facts is None or spread.data_parallel_size == spread.nodes == 1:
         return {}
-    return {**facts.environment, facts.wait_variable: str(spec.model.startup_budget_s)}
+    own = facts.environment if spread.nodes > 1 else {}
+    return {**own, facts.wait_variable: str(spec.model.startup_budget_s)}
 
 
 def engine_of(args: EngineArgs) -> Engine:
@@ -278,11 +279,13 @@ def environment(spec: ServerSpec) -> list[EnvVar]:
         **({QUICK_REDUCE_VARIABLE: spec.settings.quick_reduce} if spec.settings.quick_reduce else {}),
         **_hand_over(spec),
         **(spec.shape.rdma.rccl if spec.on_rdma_network and spec.parallelism.gpus > 1 else {}),
-        **_over_nodes_environment(spec),
+        **_ranks_environment(spec),
         **(backend.variables(spec.shape.rdma.rccl, rdma=spec.on_rdma_network) if backend else {}),
         **spec.model.environment,
         **tracing_environment(f"{spec.model.name}-{spec.role}", spec.tracing),
         **(_offline(spec.model) if spec.prewarmed else {}),
+        # PyTorch ends without a name for the user, whom the image need not know (vllm issue 44548).
+        **({"USER": "llm-d"} if spec.engine.get("user") else {}),
     }
     if spec.settings.adapters:
         # vLLM loads an adapter at the first request for it (vllm/plugins/lora_resolvers/filesystem_resolver.py). Its

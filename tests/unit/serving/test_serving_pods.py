@@ -193,6 +193,14 @@ def test_mori_io_ports_and_mode_are_set_at_server_and_routing_sidecar():
     assert {"--kv-connector=nixlv2", "--moriio-write-mode", "--moriio-tp-size=2"} <= set(sidecar["args"])
 
 
+def test_the_routing_sidecar_knows_the_address_that_mori_io_writes_to():
+    """The sidecar ends without it (llm-d-router, pkg/sidecar/proxy/options.go)."""
+    sidecar = units.routing_sidecar(with_kv_cache("decode", connector="mori-io"), {**ARGS, "inference_pool": "p"})
+    assert "--moriio-local-pod-ip=$(POD_IP)" in sidecar["args"]
+    assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in sidecar["env"]
+    assert "env" not in units.routing_sidecar(with_kv_cache("decode"), {**ARGS, "inference_pool": "p"})
+
+
 def test_pods_request_disk_space_for_what_servers_write():
     own, cached = (vllm.resources(spec(cache=cache))["requests"] for cache in ({}, {"path": "/models"}))
     assert (own["ephemeral-storage"], cached["ephemeral-storage"]) == ("74Gi", "10Gi")  # 60.8 GiB of weights, 5 % spare
@@ -339,6 +347,14 @@ def test_a_server_with_data_parallel_ranks_has_the_gpus_of_all_ranks():
 def test_each_data_parallel_rank_that_transfers_kv_cache_has_a_port():
     ports = [entry["containerPort"] for entry in vllm.container(ranks())["ports"]]
     assert ports == [8200, *range(5600, 5608)]
+
+
+def test_api_servers_wait_for_data_parallel_ranks_as_long_as_the_start_up_budget():
+    """With several of them vLLM's own limit of 600 s counts weights too (0.26 and 0.30, v1/engine/core_client.py)."""
+    budget = str(ranks().model.startup_budget_s)
+    assert values(vllm.environment(ranks()))["VLLM_ENGINE_READY_TIMEOUT_S"] == budget
+    assert "VLLM_ENGINE_READY_TIMEOUT_S" not in values(vllm.environment(spec()))
+    assert "NCCL_SOCKET_IFNAME" not in values(vllm.environment(ranks()))
 
 
 def test_data_parallel_ranks_have_a_label_and_do_not_change_the_version_label():
