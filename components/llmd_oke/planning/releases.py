@@ -410,6 +410,10 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     if model.router.profile not in {None, model.profile}:
         text = f"endpoint picker {picker.version} has no scorers for {model.router.profile}: {model.profile} is used"
         yield Advice(f"{path}.router.profile", text)
+    for name in ("decider", "non_cached_tokens") if not model.topology.disaggregated else ():
+        if (value := getattr(model.router, name)) != type(model.router).model_fields[name].default:
+            text = f"{value} does nothing: aggregated servers compute their prompts themselves"
+            yield Advice(f"{path}.router.{to_camel(name)}", text)
     vllm = plan.release.vllm
     limits = [(f"endpoint picker {picker.version}", limit) for limit in picker.limits]
     for what, limit in [*limits, *((f"vLLM {vllm.image.tag}", limit) for limit in vllm.limits)]:

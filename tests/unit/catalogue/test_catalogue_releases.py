@@ -348,6 +348,9 @@ def page() -> str:
         "stack file names one (`release`); anything else is an `override`. Made from `values/releases` and",
         "`values/endpoint-pickers`.",
         "",
+        "The update from llm-d-0.9.0 to llm-d-0.10.0 is rehearsed (`tests/rehearsal/end_to_end/test_rollouts.py`), under load and with",
+        "another endpoint picker and sidecar than v0.11.0, which can't be had ([compatibility](compatibility.md)).",
+        "",
         f"| | {' | '.join(names)} |",
         f"|---|{'---|' * len(names)}",
     ]

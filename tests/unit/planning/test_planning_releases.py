@@ -134,6 +134,18 @@ def test_router_settings_without_an_effect_are_refused_with_their_path(
     assert (problem.path, problem.accepted) == (path, accepted)
 
 
+def test_check_warns_of_settings_of_remote_prefill_with_aggregated_servers():
+    router = {"decider": "always", "nonCachedTokens": 100}
+    told = {
+        item.path: item.text for item in plan(model("agg-tp1-2r", router=router)).advice if "does nothing" in item.text
+    }
+    assert told == {
+        "models[0].router.decider": "always does nothing: aggregated servers compute their prompts themselves",
+        "models[0].router.nonCachedTokens": "100 does nothing: aggregated servers compute their prompts themselves",
+    }
+    assert not [text for text in texts(model(EQUAL, router=router)) if "does nothing" in text]
+
+
 def test_a_single_replica_of_the_router_can_be_requested():
     router = {"replicas": 1, "profile": "prefix-affinity", "peakPrefillTokensPerS": 20000}
     assert plan(model(EQUAL, router=router)).models[0].router_replicas == 1
