@@ -1,8 +1,9 @@
-"""Checks of the backends by which expert-parallel ranks exchange tokens (`engine.all2AllBackend`), and
-advice on them.
+"""Checks of the backends by which expert-parallel ranks exchange tokens (`engine.all2AllBackend`), with advice on them,
+and of the balancing of experts over ranks.
 """
 
 import math
+import re
 from collections.abc import Iterator
 
 from llmd_base.errors import Problem
@@ -11,12 +12,13 @@ from llmd_oke.catalogue.expert_parallel import All2AllBackend
 from llmd_oke.catalogue.releases import release, release_names
 from llmd_oke.catalogue.server_settings import exchanges
 from llmd_oke.config import Role
-from llmd_oke.config.engine import DEFAULT_ENGINE
+from llmd_oke.config.engine import DEFAULT_ENGINE, flag_of
 from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.plan import Advice
 from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import has_own_vllm, used_release
 
+_BALANCING = "--enable-eplb"
 _FIELD = "all2all_backend"
 _UNEVEN = "allgather_reducescatter"
 """Backend for ranks that have unequal numbers of experts. The others find the rank of an expert by dividing its number
@@ -49,6 +51,27 @@ def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
             of_role = _of_backend(context, role, path, name, backend)
             found |= {(problem.path, problem.accepted): problem for problem in of_role}
     yield from found.values()
+
+
+def balancing_problems(context: PlannedModel) -> Iterator[Problem]:
+    """Yield a problem for `--enable-eplb` on servers on which it has no experts to spread, or can't spread them evenly
+    over all GPUs: vLLM then ends at its start (0.26 and 0.30, config/parallel.py and fused_moe/layer.py).
+    """
+    words, experts = context.model.engine.extra_args, context.facts.architecture.experts
+    place = next((i for i, word in enumerate(words) if flag_of(word) == _BALANCING), None)
+    if place is None:
+        return
+    path = f"{context.path}.engine.extraArgs[{place}]"
+    copies = re.findall(r"num[_-]redundant[_-]experts\D*(\d+)", " ".join(words))
+    for role in context.model.topology.servers():
+        spread = context.parallelism(role)
+        if experts is None or not spread.expert_parallel or spread.gpus == 1:
+            accepted = "nothing, or servers of several GPUs with expertParallel, such as tp1dp8ep"
+            yield Problem(path, words[place], accepted, f"{role} servers spread no experts over GPUs")
+        elif (count := experts.count + int(copies[-1] if copies else 0)) % spread.gpus:
+            accepted = f"nothing, or --eplb-config.num_redundant_experts={-experts.count % spread.gpus}"
+            why = f"{count} experts can't be spread evenly over the {spread.gpus} GPUs of {role} servers"
+            yield Problem(path, words[place], accepted, why)
 
 
 def all2all_advice(model: ModelPlan, path: str) -> Iterator[Advice]:

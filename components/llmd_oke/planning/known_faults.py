@@ -10,7 +10,8 @@ from pydantic import Field
 
 from llmd_oke.catalogue import CatalogueModel, Gpu, Release
 from llmd_oke.config.base import EnvironmentName, HttpsUrl
-from llmd_oke.config.engine import ROLES, Engine, argument_of, engine_settings, flag_of
+from llmd_oke.config.engine import ROLES, Engine, engine_settings, flag_of
+from llmd_oke.planning.speculation import SPECULATION_FLAGS
 from llmd_oke.values import Entry, required_entry
 
 
@@ -22,7 +23,8 @@ class KnownFault(Entry):
         source: source that documents it.
         releases: releases whose vLLM has it; empty for all.
         arguments: arguments that servers must have, by flag: a text that the value contains, or None for any value.
-        environment: environment variables that servers must have, each with a text that its value contains.
+        environment: environment variables that servers must have, each with a text that its value contains, or None
+            for any value.
         families: models by `model_type`; empty for all.
         number_formats: number formats of the weights; empty for all.
         gpus: architectures of the GPUs; empty for all.
@@ -36,7 +38,7 @@ class KnownFault(Entry):
     source: HttpsUrl
     releases: tuple[str, ...] = ()
     arguments: dict[str, str | None] = Field(default_factory=dict[str, str | None])
-    environment: dict[EnvironmentName, str] = Field(default_factory=dict[EnvironmentName, str])
+    environment: dict[EnvironmentName, str | None] = Field(default_factory=dict[EnvironmentName, str | None])
     families: tuple[str, ...] = ()
     number_formats: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -66,8 +68,9 @@ class KnownFault(Entry):
         for flag, part in self.arguments.items():
             if (value := _value(words, flag)) is None or (part or "") not in value:
                 return None
-        if any(part not in variables.get(name, "") for name, part in self.environment.items()):
-            return None
+        for name, part in self.environment.items():
+            if (value := variables.get(name)) is None or (part or "") not in value:
+                return None
         return self._place(engine, variables)
 
     def _is_of(self, model: CatalogueModel, gpu: Gpu) -> bool:
@@ -86,7 +89,7 @@ class KnownFault(Entry):
         catalogue's entry.
         """
         for i, argument in enumerate(engine.extra_args):
-            if flag_of(argument).removeprefix("--") in self.arguments:
+            if _name(argument) in self.arguments:
                 return f"engine.extraArgs[{i}]", argument
         if engine.speculation is not None and "speculative-config" in self.arguments:
             return "engine.speculation", "given"
@@ -121,15 +124,19 @@ class KnownFaults(Entry):
     faults: tuple[KnownFault, ...]
 
 
-def _value(words: Sequence[str], flag: str) -> str | None:
-    """Return all values of a flag in a list of arguments, including keys of its JSON object, joined by spaces; None if
-    the flag is missing.
+def _name(argument: str) -> str:
+    """Return the name under which faults have an argument: without dashes, and one for all flags of speculation."""
+    flag = flag_of(argument)
+    return "speculative-config" if flag in SPECULATION_FLAGS else flag.removeprefix("--")
+
+
+def _value(words: Sequence[str], name: str) -> str | None:
+    """Return all values of an argument in a list of arguments, including keys of its JSON object, joined by spaces;
+    None if the argument is missing.
     """
-    values = [word for word in words if flag_of(word) == f"--{flag}"]
-    if not values:
-        return None
-    plain = argument_of(words, f"--{flag}")
-    return " ".join([*values, plain[1] if plain else ""])
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    values = [word if "=" in word else f"{word} {following}" for word, following in pairs if _name(word) == name]
+    return " ".join(values) or None
 
 
 @cache

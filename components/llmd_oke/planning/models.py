@@ -26,7 +26,7 @@ from llmd_oke.config.deprecated_keys import deprecated_keys
 from llmd_oke.config.engine import Engine, RoleEngine, engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning.adapters import adapter_problems
-from llmd_oke.planning.expert_parallel import all2all_problems
+from llmd_oke.planning.expert_parallel import all2all_problems, balancing_problems
 from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.kv_connectors import kv_cache_problems
 from llmd_oke.planning.model_plan import AnswerChange
@@ -83,6 +83,7 @@ def other_problems(context: PlannedModel) -> Iterator[Problem]:
     yield from _catalogue_arguments(context)
     yield from kv_cache_problems(context)
     yield from all2all_problems(context)
+    yield from balancing_problems(context)
     yield from rdma_adapter_problems(context)
     yield from adapter_problems(context)
     yield from speculation_problems(context)

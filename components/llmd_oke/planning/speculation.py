@@ -15,7 +15,9 @@ from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import used_release, vllm_facts
 from llmd_oke.values import VALUES
 
-_RAW_FLAGS = frozenset({"--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens"})
+SPECULATION_FLAGS = frozenset({"--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens"})
+"""Flags of vLLM that each configure speculative decoding."""
+
 _UNCHUNKED = "--no-enable-chunked-prefill"
 
 
@@ -26,7 +28,7 @@ def speculation_problems(context: PlannedModel) -> Iterator[Problem]:
     if asked is None:
         return
     for i, argument in enumerate(engine.extra_args):
-        if flag_of(argument) in _RAW_FLAGS:
+        if flag_of(argument) in SPECULATION_FLAGS:
             why = "engine.speculation gives servers that argument, and vLLM would merge the two, take the last, or end"
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, "one of the two", why)
     if facts.draft is None:

@@ -57,6 +57,22 @@ def test_vllm_arguments_of_known_faults_are_found_as_dotted_keys_and_within_json
     assert paths("agg-tp1ep-1r", {"extraArgs": [*arguments, key]}) == ["models[0].engine.extraArgs[0]"]
 
 
+@pytest.mark.parametrize(
+    "drafts", [["--spec-method=eagle3"], ["--spec-method", "eagle3"], ["-sc", '{"method": "eagle3"}']]
+)
+def test_known_faults_of_drafts_are_found_with_every_flag_of_speculation(drafts: list[str]):
+    arguments = [*drafts, "--kv-offloading-size=10"]
+    assert paths("agg-tp1ep-1r", {"extraArgs": arguments}) == ["models[0].engine.extraArgs[0]"]
+    assert paths("agg-tp1ep-1r", {"extraArgs": ["--spec-method=ngram", "--kv-offloading-size=10"]}) == []
+
+
+@pytest.mark.parametrize("name", ["MORI_IB_GID_INDEX", "VLLM_MORIIO_NUM_WORKERS", "VLLM_MORIIO_CONNECTOR_READ_MODE"])
+def test_a_variable_that_is_harmful_or_ignored_with_any_value_is_reported(name: str):
+    told = plan(model("1p-tp1-1d-tp1", engine={"env": {name: "1"}}), release="llm-d-0.10.0").advice
+    assert f"models[0].engine.env.{name}" in {item.path for item in told}
+    assert name not in str(plan(model("1p-tp1-1d-tp1"), release="llm-d-0.10.0").advice)
+
+
 def test_a_known_vllm_fault_that_may_change_answers_is_reported_with_its_source():
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", "--kv-cache-dtype=fp8"]})
     advice = plan(servers, release="llm-d-0.10.0").advice

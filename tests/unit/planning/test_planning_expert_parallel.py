@@ -61,6 +61,23 @@ def test_experts_that_ranks_have_unequal_numbers_of_need_vllms_own_exchange(back
     assert found("agg-tp1dp24ep-1r", {**engine, "all2AllBackend": "allgather_reducescatter"}) == []
 
 
+def test_experts_that_cannot_be_balanced_evenly_over_gpus_are_refused():
+    """vLLM ends at its start (fused_moe/layer.py); redundant experts may make the number even."""
+    (problem,) = found("agg-tp1dp24ep-1r", {"extraArgs": ["--seed=1", "--enable-eplb"]})
+    assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", "--enable-eplb")
+    assert problem.accepted == "nothing, or --eplb-config.num_redundant_experts=8"
+    for given in (["--eplb-config.num_redundant_experts=8"], ["--eplb-config", '{"num_redundant_experts": 8}']):
+        assert found("agg-tp1dp24ep-1r", {"extraArgs": ["--enable-eplb", *given]}) == []
+    assert found("agg-tp1dp16ep-1r", {"extraArgs": ["--enable-eplb"]}) == []
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-120b", "llama-3.3-70b-instruct"])
+def test_balancing_of_experts_that_are_not_spread_over_gpus_is_refused(name: str):
+    (problem,) = problems(model("agg-tp2-1r", model=name, engine={"extraArgs": ["--enable-eplb"]}), release=NEWEST)
+    assert problem.path == "models[0].engine.extraArgs[0]"
+    assert problem.why == "aggregated servers spread no experts over GPUs"
+
+
 def test_moris_heap_lowers_the_maximum_of_gpumemoryutilization():
     (problem,) = found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency"})
     assert (problem.path, problem.accepted) == ("models[0].engine.gpuMemoryUtilization", "at most 0.86")

@@ -350,7 +350,7 @@ def test_each_data_parallel_rank_that_transfers_kv_cache_has_a_port():
 
 
 def test_api_servers_wait_for_data_parallel_ranks_as_long_as_the_start_up_budget():
-    """With several of them vLLM's own limit of 600 s counts weights too (0.26 and 0.30, v1/engine/core_client.py)."""
+    """vLLM's own limit of 600 s counts weights too where API servers are several (0.26 and 0.30, core_client.py)."""
     budget = str(ranks().model.startup_budget_s)
     assert values(vllm.environment(ranks()))["VLLM_ENGINE_READY_TIMEOUT_S"] == budget
     assert "VLLM_ENGINE_READY_TIMEOUT_S" not in values(vllm.environment(spec()))
