@@ -150,7 +150,7 @@ def test_explain_reports_a_value_that_the_pulumi_program_refuses_as_not_tried(
     assert not found.origins
 
 
-def test_explaining_a_key_goes_on_without_calicos_objects_when_its_manifest_is_missing(
+def test_explaining_a_key_goes_on_without_calicos_objects_if_its_manifest_is_missing(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def missing(*_: object) -> Any:

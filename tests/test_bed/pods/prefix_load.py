@@ -9,13 +9,20 @@ import json
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from itertools import cycle
 
-PREFIXES, PROMPTS_EACH, USERS, WORDS = 12, 8, 4, 400
+PREFIXES, PROMPTS_EACH, USERS, WORDS, TRIES = 12, 8, 4, 400, 3
 
 
 def main(router: str, model: str, *servers: str) -> None:
     def ask(prompt: str, address: str = router) -> int:
+        """Send a prompt, as a front door does: up to three times where it is answered with 503."""
+        unavailable = HTTPStatus.SERVICE_UNAVAILABLE
+        statuses = (once(prompt, address) for _ in range(TRIES))
+        return next((status for status in statuses if status != unavailable), unavailable)
+
+    def once(prompt: str, address: str) -> int:
         connection = http.client.HTTPConnection(address, timeout=60)
         body = json.dumps({"model": model, "prompt": prompt, "max_tokens": 1})
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})

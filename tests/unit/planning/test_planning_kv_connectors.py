@@ -78,7 +78,7 @@ def test_connectors_proposed_in_place_of_one_fit_the_models_servers():
     assert problem.accepted == "nixl"  # MoRI-IO between ranks takes a sidecar of the user's own too
 
 
-def test_host_memory_with_a_topology_without_prefill_servers_is_refused_for_the_topology():
+def test_host_memory_is_refused_with_a_topology_without_prefill_servers():
     decode = {"decode": {"replicas": 1, "tensorParallelSize": 1}}
     with pytest.raises(InvalidStack) as error:
         plan(decode, hostMemoryGib=10)

@@ -37,7 +37,7 @@ def facts(*, exact: bool = True, window_tokens: int | None = None) -> ModelFacts
         (("a", "b"), {"c": -0.5}, False, False),
     ],
 )
-def test_answers_by_transferred_kv_cache_are_held_to_tokens_only_if_rounding_is_equal(
+def test_answers_by_transferred_cache_are_held_to_tokens_only_if_rounding_is_equal(
     tokens: tuple[str, ...], first: dict[str, float], exact: bool, accepted: bool
 ) -> None:
     assert facts(exact=exact).accepts(Answer(tokens, first, 40), RIGHT) is accepted

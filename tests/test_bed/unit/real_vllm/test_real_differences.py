@@ -46,7 +46,7 @@ def test_each_argument_of_the_real_vllm_is_the_rendered_one_or_a_listed_differen
 
 
 @pytest.mark.parametrize("family", real_vllm_data().families)
-def test_each_argument_for_a_model_family_is_a_listed_difference_behind_the_stacks_own(family: str) -> None:
+def test_arguments_of_a_model_family_are_listed_differences_behind_the_stacks_own(family: str) -> None:
     argv = next(rendered("small"))[0]
     values = {**VALUES, "family": family}
     run = RealServers(folder=Path("/vllm"), authority=Path("/ca.pem"), values={argv[2]: values}).argv(argv)

@@ -67,7 +67,7 @@ def test_a_machine_that_cannot_run_vllm_is_refused_before_the_installation(
     assert sorted(path for path in cache.rglob("*") if path.is_file()) == before
 
 
-def test_the_size_and_duration_of_vllms_installation_are_announced_until_it_is_installed(
+def test_size_and_duration_of_vllms_installation_are_told_until_it_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(real_vllm, "_obstacle", lambda _: "")
