@@ -9,7 +9,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -349,29 +350,39 @@ def drained_server(stack: Stack) -> str:
     """Check that a server whose pod is deleted finishes its stream."""
     role = "decode" if stack.facts.disaggregated else "aggregated"
     pods = stack.pods(role)
-    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 2000, "ignore_eos": True}
-    events, busy = 0, list[VllmPod]()
+    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 4000, "ignore_eos": True}
+    events, last = 0, ""
+    with ThreadPoolExecutor(1) as executor:
+        ending = executor.submit(end_busy_server, stack, pods)
+        with stack.service.stream(
+            "POST", "/v1/completions", json={**body, "stream": True}, timeout=READY_LIMIT_S
+        ) as response:
+            for line in response.iter_lines():
+                events += ending.done() and line.startswith("data: {")
+                last = line or last
+        ended = ending.result()
+    if last != "data: [DONE]" or not events:
+        raise CheckError(f"the stream ended with {last[:200]!r}, {events} events after the server was to end")
+    stack.ready(role, len(pods))
+    return f"{events} events after {ended.name} was to end, to the last; another one is ready"
+
+
+def end_busy_server(stack: Stack, pods: Sequence[VllmPod]) -> VllmPod:
+    """Delete the first of the pods whose server runs a request, and return it.
+
+    Raises:
+        CheckError: none runs one within `SETTLE_LIMIT_S`.
+    """
+    busy = list[VllmPod]()
 
     def at_work() -> bool:
         busy[:] = [pod for pod in pods if samples_of(pod.client).get(RUNNING)]
         return bool(busy)
 
-    with stack.service.stream(
-        "POST", "/v1/completions", json={**body, "stream": True}, timeout=READY_LIMIT_S
-    ) as response:
-        lines = response.iter_lines()
-        next(lines)
-        if not wait(at_work, SETTLE_LIMIT_S):
-            raise CheckError("no server runs the request")
-        stack.end(busy[0])
-        last = ""
-        for line in lines:
-            events += line.startswith("data: {")
-            last = line or last
-    if last != "data: [DONE]":
-        raise CheckError(f"the stream ended after {events} events with {last[:200]!r}")
-    stack.ready(role, len(pods))
-    return f"{events + 1} events after {busy[0].name} was to end, to the last; another one is ready"
+    if not wait(at_work, SETTLE_LIMIT_S):
+        raise CheckError("no server runs the request")
+    stack.end(busy[0])
+    return busy[0]
 
 
 Check = Callable[[Stack], str]
