@@ -361,6 +361,10 @@ class Engine(EngineRows):
         """Return the settings of each role that has its own, by role."""
         return {role: own for role in ROLES if (own := getattr(self, role)) is not None}
 
+    def parts(self) -> "dict[str, Engine | RoleEngine]":
+        """Return these settings and those of each role that has its own, by their keys in a model of the stack file."""
+        return {"engine": self, **{f"engine.{role}": own for role, own in self.roles().items()}}
+
     def of_role(self, role: Role) -> "Engine":
         """Return the settings that apply to one role's servers: those for all roles, with the role's own settings
         replacing or extending them.

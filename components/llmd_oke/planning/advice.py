@@ -293,11 +293,7 @@ def _unknown_arguments(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advi
     """Yield advice on arguments of the user's that the release's vLLM isn't known to have, which may be misspelt."""
     if vllm_facts(plan.config) is None:
         return
-    parts = {
-        f"{path}.engine": model.engine,
-        **{f"{path}.engine.{name}": own for name, own in model.engine.roles().items()},
-    }
-    for part_path, part in parts.items():
+    for key, part in model.engine.parts().items():
         for i, argument in enumerate(part.extra_args):
             flag = flag_of(argument)
             if flag.startswith("--") and flag not in flags_by_word():
@@ -306,7 +302,7 @@ def _unknown_arguments(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advi
                 text = (
                     f"the kit knows of no {flag} in vLLM, which ends at its start where it has no such argument{meant}"
                 )
-                yield Advice(f"{part_path}.extraArgs[{i}]", text)
+                yield Advice(f"{path}.{key}.extraArgs[{i}]", text)
 
 
 def _model(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:

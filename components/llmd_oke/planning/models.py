@@ -23,7 +23,7 @@ from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
 from llmd_oke.catalogue.serving import handshake
 from llmd_oke.config import ModelConfig, Role
 from llmd_oke.config.deprecated_keys import deprecated_keys
-from llmd_oke.config.engine import Engine, RoleEngine, engine_settings, flag_of, flags_by_word, full_names
+from llmd_oke.config.engine import engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning.adapters import adapter_problems
 from llmd_oke.planning.expert_parallel import all2all_problems, balancing_problems
@@ -346,20 +346,14 @@ def _known_faults(context: PlannedModel) -> Iterator[Problem]:
                 yield Problem(f"{context.path}.{met.key}", met.value or context.facts.name, accepted, str(met))
 
 
-def _engine_parts(context: PlannedModel) -> dict[str, Engine | RoleEngine]:
-    """Return the settings for all servers of a model and those of single roles, by path in the stack file."""
-    engine, path = context.model.engine, f"{context.path}.engine"
-    return {path: engine, **{f"{path}.{role}": own for role, own in engine.roles().items()}}
-
-
 def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
     """Yield a problem for arguments that other keys of the stack file replace, for those that the release's vLLM
     doesn't have, and for shortened ones, which checks can't recognize.
     """
     facts = vllm_facts(context.stack)
     for argument, path in (
-        (argument, f"{part_path}.extraArgs[{i}]")
-        for part_path, part in _engine_parts(context).items()
+        (argument, f"{context.path}.{key}.extraArgs[{i}]")
+        for key, part in context.model.engine.parts().items()
         for i, argument in enumerate(part.extra_args)
     ):
         flag = flag_of(argument)
@@ -489,8 +483,8 @@ def _variables(context: PlannedModel) -> Iterator[Problem]:
             " requests would fail, or answers be garbage"
         )
         yield Problem(f"{path}.{_LAYOUT}", layout, "HND, or nothing", why)
-    for part_path, part in _engine_parts(context).items():
-        yield from _refused_variables(part.env, f"{part_path}.env")
+    for key, part in context.model.engine.parts().items():
+        yield from _refused_variables(part.env, f"{context.path}.{key}.env")
 
 
 def _refused_variables(variables: Mapping[str, str], path: str) -> Iterator[Problem]:

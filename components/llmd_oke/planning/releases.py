@@ -1,6 +1,6 @@
 """Release of a stack with the user's overrides, and the endpoint picker's profile and config for each model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from llmd_base.errors import Problem
 from pydantic.alias_generators import to_camel
@@ -26,7 +26,7 @@ from llmd_oke.catalogue.releases import (
 )
 from llmd_oke.config import ModelConfig, StackConfig
 from llmd_oke.config.engine import argument_of
-from llmd_oke.config.model import PROFILE_NAMES, RouterProfileName
+from llmd_oke.config.model import PROFILE_NAMES, RouterConfig, RouterProfileName
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.config.stack import Override
 from llmd_oke.planning.flow_control import flow_control, flow_control_problems
@@ -170,12 +170,17 @@ _OF_PICKERS = ("profile", "decider", "non_cached_tokens", "peak_prefill_tokens_p
 
 def _unused_router_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
     """Yield a problem for settings of an endpoint picker where a model has none."""
-    for name in _OF_PICKERS:
-        value = getattr(model.router, name)
-        if value != type(model.router).model_fields[name].default:
-            shown = value if isinstance(value, str | int | float) else "given"
-            accepted = "nothing, or router.mode: standalone"
-            yield Problem(f"{path}.{to_camel(name)}", shown, accepted, "there is no router that would read it")
+    for key, value in _given_settings(model.router, _OF_PICKERS):
+        shown = value if isinstance(value, str | int | float) else "given"
+        accepted = "nothing, or router.mode: standalone"
+        yield Problem(f"{path}.{key}", shown, accepted, "there is no router that would read it")
+
+
+def _given_settings(router: RouterConfig, names: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """Yield the key in stack files and the value of each of these settings that isn't its default."""
+    for name in names:
+        if (value := getattr(router, name)) != type(router).model_fields[name].default:
+            yield to_camel(name), value
 
 
 def _unknown(path: str, name: str) -> Problem:
@@ -410,10 +415,10 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     if model.router.profile not in {None, model.profile}:
         text = f"endpoint picker {picker.version} has no scorers for {model.router.profile}: {model.profile} is used"
         yield Advice(f"{path}.router.profile", text)
-    for name in ("decider", "non_cached_tokens") if not model.topology.disaggregated else ():
-        if (value := getattr(model.router, name)) != type(model.router).model_fields[name].default:
-            text = f"{value} does nothing: aggregated servers compute their prompts themselves"
-            yield Advice(f"{path}.router.{to_camel(name)}", text)
+    decisions = () if model.topology.disaggregated else ("decider", "non_cached_tokens")
+    for key, value in _given_settings(model.router, decisions):
+        text = f"{value} does nothing: aggregated servers compute their prompts themselves"
+        yield Advice(f"{path}.router.{key}", text)
     vllm = plan.release.vllm
     limits = [(f"endpoint picker {picker.version}", limit) for limit in picker.limits]
     for what, limit in [*limits, *((f"vLLM {vllm.image.tag}", limit) for limit in vllm.limits)]:
