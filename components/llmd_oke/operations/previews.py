@@ -15,6 +15,17 @@ UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """Placeholder in previews for a value that is known only during the update (Pulumi's `UnknownStringValue`)."""
 
 
+PROVIDERS = "pulumi:providers:"
+"""Beginning of the types of providers, which the plug-in's name follows."""
+
+
+def short_name(type_: str, name: str) -> str:
+    """Return the name of a resource for messages, by its type and name in the engine: the type's last part and the name
+    (`Deployment gpt-oss-120b-decode`), or `provider oci` for a provider.
+    """
+    return f"{'provider' if type_.startswith(PROVIDERS) else type_.rsplit(':', 1)[-1]} {name}"
+
+
 @dataclass(frozen=True)
 class ResourceChange:
     """Change of one resource, from old to new inputs and outputs.
@@ -48,10 +59,8 @@ class ResourceChange:
 
     @property
     def short_name(self) -> str:
-        """Last part of the type, and the name: `Deployment gpt-oss-120b-decode`; `provider oci` for a provider."""
-        if self.type.startswith("pulumi:providers:"):
-            return f"provider {self.name}"
-        return f"{self.type.rsplit(':', 1)[-1]} {self.name}"
+        """Name for messages, as by `short_name`."""
+        return short_name(self.type, self.name)
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from llmd_base.documents import leaves
 
+from llmd_oke.operations.previews import PROVIDERS, short_name
 from llmd_oke.policies.organisation import Organisation, PolicyName
 from llmd_oke.serving import labels
 from llmd_oke.serving.stack_front_door import NAME
@@ -16,8 +17,7 @@ CONFIG = "pulumi:config"
 
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 HTTPS_PORT = 443
-_PROVIDERS = "pulumi:providers:"
-PROVIDER = f"{_PROVIDERS}oci"
+PROVIDER = f"{PROVIDERS}oci"
 
 _PROTECTED = {
     CLUSTER: ("cluster", "cluster.protect"),
@@ -68,10 +68,8 @@ class PolicyResource:
 
     @property
     def short_name(self) -> str:
-        """Last part of the resource's type, and its name: `Cluster oke-cluster`; `provider oci` for a provider."""
-        if self.type.startswith(_PROVIDERS):
-            return f"provider {self.name}"
-        return f"{self.type.rsplit(':', 1)[-1]} {self.name}"
+        """Name for messages: `Cluster oke-cluster`."""
+        return short_name(self.type, self.name)
 
 
 @dataclass(frozen=True)
