@@ -29,6 +29,7 @@ from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import ensure
 from llmd_rehearsal.real_vllm.choice import VllmChoice
+from llmd_rehearsal.real_vllm.environment import EFFORT
 from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
 from llmd_rehearsal.time_scale import SLOWEST
 
@@ -196,8 +197,7 @@ Vllm = Annotated[
         "--vllm",
         help="`real`: vLLM itself on this machine's processor, one process for each server, with a tiny model of the "
         "same family and as many servers as fit the memory. Answers and KV cache transfers are real; durations say "
-        "nothing about GPUs. Installed at first use: 3 GiB to download, 7 GiB on disk, two to four minutes. A change "
-        "starts a new rehearsal.",
+        f"nothing about GPUs. Installed at first use: {EFFORT}. A change starts a new rehearsal.",
     ),
 ]
 

@@ -59,18 +59,14 @@ def explain(
         if to is not None:
             raise KitError("--to is a value of a key, and an object has none.", "Leave it out, or name a key.")
         found = explanation.explain_field(project, stack, what)
-        _print(_field_document(found)) if as_json else _show_field(found)
+        console.show_json(_field_document(found)) if as_json else _show_field(found)
         return
     try:
         others = None if to is None else [yaml.safe_load(to)]
     except yaml.YAMLError as error:
         raise KitError(f"--to {to!r} is no YAML.", "A value as a stack file would have it, in quotes.") from error
     known = explanation.explain_key(project, stack, what, others)
-    _print(_key_document(known)) if as_json else _show_key(known)
-
-
-def _print(document_: dict[str, Any]) -> None:
-    console.show_json(document_)
+    console.show_json(_key_document(known)) if as_json else _show_key(known)
 
 
 def _field_document(found: "FieldExplanation") -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Questions of `llmd-oke init`: the options with the same answers, the tenancy's offers, and the assumed defaults."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -40,6 +40,7 @@ KUBERNETES_VERSION = "v1.34.2"
 
 _EXAMPLE = "an example's, which OCI doesn't have: put in yours"
 _OF_SERVERS = frozenset({"--model", "--shape", "--workload", "--topology", "--copies"})
+_OF_NEW_CLUSTERS = ("kubernetes_version", "availability_domain", "image", "client_cidr")
 _LENGTHS = re.compile(r"([1-9][0-9]{0,6})/([1-9][0-9]{0,6})")
 
 
@@ -288,27 +289,25 @@ def _contradictions(servers: ServersOptions) -> Iterator[Problem]:
 def _misplaced(where: PlaceOptions, target: str) -> Iterator[Problem]:
     """Yield a problem for each option about OCI that means nothing for the target or the cluster."""
     if target == Target.REHEARSAL:
-        of_oci = asdict(replace(where, target=None, auth=None))  # the user's shell may have LLMD_OKE_AUTH
-        for name, value in of_oci.items():
-            if value is not None:
-                option = f"--{name.replace('_', '-')}"
-                yield Problem(option, value, "--target oci", "a rehearsal is on this machine and asks nothing of OCI")
+        of_oci = [field.name for field in fields(where) if field.name not in {"target", "auth"}]  # auth: LLMD_OKE_AUTH
+        for option, value in _given(where, of_oci):
+            yield Problem(option, value, "--target oci", "a rehearsal is on this machine and asks nothing of OCI")
         return
     if where.cluster_id is not None and where.cluster == ClusterChoice.NEW:
         yield Problem("--cluster-id", where.cluster_id, "--cluster existing", "a new cluster has no OCID yet")
     if where.cluster == ClusterChoice.EXISTING or (where.cluster is None and where.cluster_id is not None):
-        of_new = {
-            "--kubernetes-version": where.kubernetes_version,
-            "--availability-domain": where.availability_domain,
-            "--image": where.image,
-            "--client-cidr": where.client_cidr,
-        }
-        for option, value in of_new.items():
-            if value is not None:
-                yield Problem(option, value, "--cluster new", "an existing cluster has its own already")
+        for option, value in _given(where, _OF_NEW_CLUSTERS):
+            yield Problem(option, value, "--cluster new", "an existing cluster has its own already")
     region = ocid_region(where.cluster_id or "")
     if region and where.region not in {None, region}:
         yield Problem("--region", where.region, region, "the OCID of --cluster-id names it")
+
+
+def _given(where: PlaceOptions, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the option and the value of each of these fields that isn't None."""
+    for name in names:
+        if (value := getattr(where, name)) is not None:
+            yield f"--{name.replace('_', '-')}", value
 
 
 def _size(answers: Answers, servers: ServersOptions) -> dict[str, Any]:

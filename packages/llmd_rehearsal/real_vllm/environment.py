@@ -34,7 +34,9 @@ minutes (0.30) on two processors.
 MEMORY_GIB = 5
 """Memory in GiB of two servers of a tiny model, measured: 2 GiB each, and a third more while they start."""
 
-_EFFORT = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk, {INSTALL_MINUTES} minutes"
+EFFORT = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk, {INSTALL_MINUTES} minutes"
+"""What the installation of a version of vLLM takes, for messages and help."""
+
 _COMPLETE, _UNFIT = "complete", 69
 _CPU_FACTS = Path("/proc/cpuinfo")
 _AGENT, _DELAY = "nixl_cu13/_api.py", "agent_config.pthrDelay = 0"
@@ -86,7 +88,7 @@ def announce(version: str, progress: Progress) -> None:
     """
     if installed(version) is None:
         _require_machine(_folder(version).parent)
-        progress.step(f"vLLM {version} for processors will be installed after the other programs: {_EFFORT}")
+        progress.step(f"vLLM {version} for processors will be installed after the other programs: {EFFORT}")
 
 
 def ensure(version: str, progress: Progress) -> RealVllm:
@@ -101,7 +103,7 @@ def ensure(version: str, progress: Progress) -> RealVllm:
     folder = _folder(version)
     _require_machine(folder.parent)
     log = folder.with_name(f"{folder.name}.log")
-    progress.step(f"installing vLLM {version} for processors: {_EFFORT}")
+    progress.step(f"installing vLLM {version} for processors: {EFFORT}")
     shutil.rmtree(folder, ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(folder)], log, progress)
     vllm, quiet = RealVllm(folder), ("--disable-pip-version-check", "--progress-bar", "off")
