@@ -10,9 +10,10 @@ import json
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from typing import TypedDict
+
+from server_metrics import metric_sum
 
 AT_A_TIME = 2
 BAND_REQUESTS, REFUSED = 5, 7
@@ -74,14 +75,14 @@ class Load:
 
     def queued(self) -> int:
         """Return the number of requests that wait in the endpoint picker."""
-        return _sum([f"{self.router}:9090"], "llm_d_epp_flow_control_queue_size")
+        return metric_sum([f"{self.router}:9090"], "llm_d_epp_flow_control_queue_size")
 
     def computed(self) -> int:
         """Return the number of requests that servers have answered."""
         return self._of_servers("request_success_total")
 
     def _of_servers(self, metric: str) -> int:
-        return _sum([f"{server}:8000" for server in self.servers], f"vllm:{metric}")
+        return metric_sum([f"{server}:8000" for server in self.servers], f"vllm:{metric}")
 
     def wait(self, what: str, holds: Callable[[], bool]) -> None:
         """Wait until the condition holds, at most LIMIT_S seconds, and note how many requests wait in servers."""
@@ -98,12 +99,6 @@ class Load:
         """Wait until so many requests wait, in the endpoint picker or in servers, beside those under way."""
         full = AT_A_TIME * len(self.servers)
         self.wait(f"{count} waiting requests", lambda: self.queued() + self.at_servers() - full >= count)
-
-
-def _sum(places: list[str], metric: str) -> int:
-    texts = [urllib.request.urlopen(f"http://{place}/metrics", timeout=60).read().decode() for place in places]
-    lines = [line for text in texts for line in text.splitlines() if line.startswith(f"{metric}{{")]
-    return int(sum(float(line.rpartition(" ")[2]) for line in lines))
 
 
 def full(load: Load) -> None:

@@ -10,7 +10,8 @@ import json
 import sys
 import threading
 import time
-import urllib.request
+
+from server_metrics import metric_sum
 
 SHORT_ANSWERS, SHORT_TOKENS, LONG_TOKENS = 8, 4, 36_000
 APART_S = 0.5
@@ -27,12 +28,7 @@ def ask(address: str, model: str, tokens: int) -> None:
 
 def counted(servers: tuple[str, ...], metric: str) -> list[int]:
     """Return a metric of each server."""
-    found: list[int] = []
-    for server in servers:
-        text = urllib.request.urlopen(f"http://{server}:8000/metrics", timeout=60).read().decode()
-        lines = [line for line in text.splitlines() if line.startswith(f"vllm:{metric}{{")]
-        found.append(int(sum(float(line.rpartition(" ")[2]) for line in lines)))
-    return found
+    return [metric_sum([f"{server}:8000"], f"vllm:{metric}") for server in servers]
 
 
 def main(address: str, model: str, *servers: str) -> None:
