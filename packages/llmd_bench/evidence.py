@@ -192,14 +192,16 @@ class ApiAnswer:
 
 def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings: EvidenceSettings) -> RemotePrefill:
     """Return the share of the client's prompts (`sent`) that prefill servers computed, from the increases of the
-    counters between two snapshots.
+    counters between two snapshots. Simultaneous traffic of other clients makes all shares upper bounds, since the
+    counters don't say whose prompt was prefilled where.
     """
     counters = _changes(before, after, settings)
     uncached = max(sent.prompt_tokens - (counters["decode cached tokens"].value or 0.0), 0.0)
     decisions, remote = counters["router decisions"], counters["router remote decisions"]
-    by_epp = None  # of all decisions, or of the requests if it decided less often; a counter never used isn't shown
+    by_epp = None  # a counter never used isn't shown
     if decisions.read and not decisions.unread:
-        by_epp = _share(remote.value or 0.0, max(decisions.value or 0.0, sent.requests))
+        decided = decisions.value or 0.0  # others' decisions may all be for decode servers, so that ours are at most
+        by_epp = _share(remote.value or 0.0, min(max(decided, sent.requests), max(sent.attempted, sent.requests)))
     by_prefill = _share(counters["prefill prompt tokens"].value, uncached)
     by_decode = _by_decode(sent, counters, uncached, settings)
     servers = [share for share in (by_prefill, by_decode) if share is not None]
@@ -308,7 +310,8 @@ def _contradictions(
     decisions = counters["router decisions"].value
     if decisions is not None and decisions > sent.attempted:
         contradictions.append(
-            f"other traffic: the endpoint picker decided {decisions:.0f} times for {sent.attempted} requests of ours"
+            f"other traffic: the endpoint picker decided {decisions:.0f} times for {sent.attempted} requests of ours, "
+            "so that all shares are upper bounds"
         )
     computed = counters["prefill prompt tokens"].value
     if computed is not None and sent.requests == sent.attempted and computed > 1.05 * sent.prompt_tokens:

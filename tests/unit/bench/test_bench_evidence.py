@@ -144,6 +144,17 @@ def test_requests_of_other_clients_during_a_benchmark_are_detected():
     assert not proof.consistent
 
 
+def test_local_prefills_of_other_clients_prompts_do_not_count_as_the_benchmarks():
+    proof = prove(router(11, local=3), prefill(10_600), decode(10_600))
+    assert proof.share == 1
+    assert "so that all shares are upper bounds" in proof.notes[0]
+
+
+def test_with_other_clients_a_benchmark_has_at_most_as_many_remote_prefills_as_were_decided():
+    proof = prove(router(4, local=10), prefill(4_000), decode(4_000))
+    assert (proof.share, proof.by_epp) == (pytest.approx(0.4), pytest.approx(0.4))
+
+
 def test_failed_requests_of_a_benchmark_do_not_count_as_those_of_other_clients():
     sent = replace(SENT, attempted=12)
     after = Snapshot((read("router", router(12)), read("prefill", prefill(12_000)), read("decode", decode(12_000))))
