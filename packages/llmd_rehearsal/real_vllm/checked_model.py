@@ -225,15 +225,15 @@ class Stack:
         client = self.servers("decode" if self.facts.disaggregated else "aggregated")[0]
         return self.complete(client, prompt, cache_salt=f"{random.random()}")  # noqa: S311 - no secret
 
-    def prefilled(self, prompt: list[int]) -> Mapping[str, Any]:
-        """Let a prefill server compute a prompt, and return the `kv_transfer_params` by which a decode server finds the
-        KV cache.
+    def prefilled(self, prompt: list[int], server: httpx2.Client | None = None) -> Mapping[str, Any]:
+        """Let a prefill server (by default the first) compute a prompt, and return the `kv_transfer_params` by which a
+        decode server finds the KV cache.
 
         Raises:
             CheckError: the prefill server's answer has no `kv_transfer_params`.
         """
         asked = {"do_remote_decode": True, "do_remote_prefill": False}
-        answer = self.complete(self.servers("prefill")[0], prompt, max_tokens=1, kv_transfer_params=asked)
+        answer = self.complete(server or self.servers("prefill")[0], prompt, max_tokens=1, kv_transfer_params=asked)
         if answer.transfer is None:
             raise CheckError("a prefill server answers without kv_transfer_params")
         return answer.transfer

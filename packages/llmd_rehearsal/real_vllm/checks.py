@@ -338,12 +338,34 @@ def ended_leases(stack: Stack) -> str:
 
 
 def restarted_prefill(stack: Stack) -> str:
-    """Check that decode servers work with the replacement of a prefill server that they were connected to."""
+    """Check that all decode servers work with the replacement of a prefill server that they were connected to."""
     pods = stack.pods("prefill")
+    known = {pod.name for pod in pods}
+    pulled_by_all(stack, pods[0].client)
     stack.end(pods[0])
     began = time.monotonic()
     stack.ready("prefill", len(pods))
-    return f"ready again after {time.monotonic() - began:.0f} s; {same_answers(stack)}"
+    ready_s = time.monotonic() - began
+    (replacement,) = (pod for pod in stack.pods("prefill") if pod.name not in known)
+    count = pulled_by_all(stack, replacement.client)
+    return f"ready again after {ready_s:.0f} s; {count} that knew it pull from it; {same_answers(stack)}"
+
+
+def pulled_by_all(stack: Stack, prefill: httpx2.Client) -> int:
+    """Let each decode server pull a prompt's KV cache from a prefill server, and return the number of decode servers.
+
+    Raises:
+        CheckError: an answer isn't that of a single server.
+    """
+    decoding = stack.servers("decode")
+    for server in decoding:
+        prompt = token_ids(3 * stack.facts.block_size, seed=random.randrange(10**6))  # noqa: S311 - no secret
+        given = stack.complete(server, prompt, kv_transfer_params=stack.prefilled(prompt, prefill))
+        if not stack.facts.accepts(given, alone := stack.alone(prompt)):
+            raise CheckError(
+                f"{server.base_url} answers otherwise by KV cache of {prefill.base_url}: {alone.apart(given)}"
+            )
+    return len(decoding)
 
 
 def drained_server(stack: Stack) -> str:
