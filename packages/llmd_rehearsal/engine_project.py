@@ -38,6 +38,7 @@ and the copy of another project that is deployed before.
 REHEARSED_KEY = "llmd-oke:rehearsed"
 ROUTER_KEY = "llmd-oke:rehearsedRouter"
 """Config key with the release whose router is rehearsed in place of the stack's, for programs that read no stack."""
+RANDOM_WEIGHTS_KEY = "llmd-oke:randomWeights"
 
 _PYTHON_FILES = ("__main__.py",)
 _NOT_COPIED = (".*", "stacks", "node_modules", "reports", "*.md")
@@ -189,9 +190,11 @@ def _write_stack_file(
     credentials of model sources.
     """
     stack: dict[str, Any] = front_door.rehearsed_front_door(front_door.rehearsed_gateway(written))
-    stack = cut.written_into(stack) if cut else stack
-    override: dict[str, Any] = stack.get("override") or {}
     rehearsed: dict[str, Any] = {REHEARSED_KEY: True}
+    if cut:
+        stack = cut.written_into(stack)
+        rehearsed[RANDOM_WEIGHTS_KEY] = True
+    override: dict[str, Any] = stack.get("override") or {}
     if router != override.get("router", stack.get("release")):
         stack = {**stack, "override": {**override, "router": router}}
         rehearsed[ROUTER_KEY] = router

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from render_support import env, vllm
+from stack_files import read
 
 JOB = "gpt-oss-120b-smoke"
 
@@ -71,6 +72,15 @@ def test_the_smoke_job_evaluates_accuracy_again_for_each_quick_reduce_level(vari
     assert [request["thresholds"]["min_accuracy"] for request in requests] == [None, 0.95, 0.95]
     assert [bool(request["questions"]) for request in requests] == [False, True, True]
     assert template(overridden[0]) != template(overridden[1])
+
+
+def test_the_smoke_job_asks_random_weights_no_questions(rendered):
+    stack = {**read("rehearsal"), "smoke": {"thresholds": {"minAccuracy": 0.95}}}
+    asked = [
+        json.loads(program(made)["request.json"]) for made in (rendered(stack), rendered(stack, randomWeights="true"))
+    ]
+    assert [bool(request["questions"]) for request in asked] == [True, False]
+    assert asked[1]["thresholds"]["min_accuracy"] is None
 
 
 def test_changes_that_serving_does_not_depend_on_do_not_rerun_the_smoke_job(varied):

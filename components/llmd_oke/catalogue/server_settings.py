@@ -25,6 +25,11 @@ SERVER_PORT = 8000
 BEHIND_SIDECAR_PORT = 8200
 """Port at which vLLM listens when the routing sidecar listens at 8000 (llm-d guides)."""
 
+SPARE_SHARE = 0.05
+"""Share of a disk or a model cache kept free besides weights, for tokenizers, partial downloads and the file system
+itself; our assumption.
+"""
+
 QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
 
 _QUANTIZATIONS: dict[str, QuickReduceFormat] = {str(each): each for each in QUANTIZATIONS}
@@ -170,6 +175,14 @@ def virtual_functions(role: Role, parallelism: Parallelism, *, rdma: bool) -> in
     """
     used = role in HANDING_OVER or parallelism.nodes > 1
     return parallelism.gpus_per_node if rdma and used else 0
+
+
+def server_disk_gib(release: Release, model: CatalogueModel, draft: ServerDraft | None, *, own_weights: bool) -> int:
+    """Return the space in GiB that a server may fill on its node's disk: compiled kernels and logs, and, if there is no
+    model cache, its own weights and those of its draft.
+    """
+    weights = model.files_gib(draft) * (1 + SPARE_SHARE) if own_weights else 0.0
+    return release.vllm.scratch_gib + math.ceil(weights)
 
 
 def exchanges(parallelism: Parallelism) -> bool:

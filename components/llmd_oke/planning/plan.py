@@ -321,6 +321,10 @@ class Plan:
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 
+    def without_questions(self) -> "Plan":
+        """Return a copy of the plan whose smoke benchmarks ask no questions with known answers."""
+        return replace(self, models=tuple(replace(model, min_accuracy=None) for model in self.models))
+
     @property
     def config_hash(self) -> str:
         """Hash of the deployed configuration: equal for stack files with the same settings and equal project entries,

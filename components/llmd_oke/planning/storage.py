@@ -1,7 +1,6 @@
 """Checks and plan of the model cache of a stack, and of the disk space of pods."""
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -12,8 +11,8 @@ from llmd_base.records import record
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import MODELS
+from llmd_oke.catalogue.server_settings import SPARE_SHARE, server_disk_gib
 from llmd_oke.catalogue.serving import repositories
-from llmd_oke.catalogue.speculation import ServerDraft
 from llmd_oke.config import (
     CreateCluster,
     FileStorage,
@@ -32,11 +31,6 @@ from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.values import VALUES
 
 PATH = "storage.modelCache"
-
-SPARE_SHARE = 0.05
-"""Share of the cache kept free besides weights, for tokenizers, partial downloads and the file system itself; our
-assumption.
-"""
 
 POD_SHARE = 0.9
 """Share of a node's file system that pods may fill: the kubelet evicts pods if less than a tenth is free
@@ -146,16 +140,6 @@ def weights_gib(config: StackConfig) -> float:
         if (draft := facts.server_draft(model.engine.speculation))
     }
     return (sum(sizes.values()) + sum(drafts.values())) * (1 + SPARE_SHARE)
-
-
-def server_disk_gib(
-    release: catalogue.Release, model: catalogue.CatalogueModel, draft: ServerDraft | None, *, own_weights: bool
-) -> int:
-    """Return the space in GiB that a server may fill on its node's disk: compiled kernels and logs, and, if there is no
-    model cache, its own weights and those of its draft.
-    """
-    weights = model.files_gib(draft) * (1 + SPARE_SHARE) if own_weights else 0.0
-    return release.vllm.scratch_gib + math.ceil(weights)
 
 
 def node_disk_gib(pool: GpuPoolConfig) -> float | None:

@@ -72,9 +72,11 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
 
     `settings` are the stack's config keys besides `llmd-oke:stack`: the secrets `huggingFaceToken`, `modelSourceUrl`,
     `imageLinks` and those of the front door (`planning.front_door_secrets`); `apiServer`, the URL of a created
-    cluster's API server at the local end of a tunnel; and `allowReplace`, true to remove the protection of cluster,
-    network and pools, so that the next update may replace them.
+    cluster's API server at the local end of a tunnel; `allowReplace`, true to remove the protection of cluster,
+    network and pools, so that the next update may replace them; and `randomWeights`, true if the models' weights are
+    random, so that smoke benchmarks ask no questions with known answers.
     """
+    plan = plan.without_questions() if settings.get_bool("randomWeights") else plan
     outputs: dict[str, Any] = {}
     if plan.created is not None:
         created = plan.created.without_protection() if settings.get_bool("allowReplace") else plan.created

@@ -15,7 +15,13 @@ from llmd_pods.prewarm.places import ENCODINGS
 
 from llmd_oke.catalogue import CatalogueModel, Release, Shape
 from llmd_oke.catalogue.releases import POD_IP, KvEvents
-from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE, SERVER_PORT, ServerSettings, server_settings
+from llmd_oke.catalogue.server_settings import (
+    QUICK_REDUCE_VARIABLE,
+    SERVER_PORT,
+    ServerSettings,
+    server_disk_gib,
+    server_settings,
+)
 from llmd_oke.catalogue.serving import handshake, without_rdma
 from llmd_oke.catalogue.speculation import ServerDraft
 from llmd_oke.config import Role
@@ -45,7 +51,6 @@ from llmd_oke.kubernetes_types import (
 )
 from llmd_oke.objects import field_value, present
 from llmd_oke.planning import placement
-from llmd_oke.planning.storage import server_disk_gib
 from llmd_oke.serving import compiled_code
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, RoleEngineArgs, TracingArgs
 from llmd_oke.serving.manifests import from_field, plain_variables, tracing_environment

@@ -1,11 +1,13 @@
 """Access to one model of a rehearsal with vLLM itself, for the checks: its Service, servers, answers and metrics."""
 
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -298,6 +300,25 @@ def samples_of(client: httpx2.Client) -> dict[str, float]:
     except httpx2.HTTPError:
         return {}
     return {name: sum(sample.value for sample in samples) for name, samples in parse(text).items()}
+
+
+def processor_seconds(root: Path = Path("/proc")) -> dict[int, float]:
+    """Return the processor time in seconds that each running vLLM server has used in all its processes, by the inode of
+    its pod's network namespace.
+    """
+    seconds, servers = dict[int, float](), set[int]()
+    for process in root.glob("[0-9]*"):
+        with suppress(OSError):
+            command = (process / "cmdline").read_bytes()
+            if not command.startswith(b"VLLM::") and b"/vllm\0serve\0" not in command:
+                continue
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            ticks = int(fields[11]) + int(fields[12])  # utime and stime of proc_pid_stat(5)
+            namespace = (process / "ns/net").stat().st_ino
+            seconds[namespace] = seconds.get(namespace, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
+            if command.startswith(b"VLLM::EngineCore"):
+                servers.add(namespace)
+    return {namespace: seconds[namespace] for namespace in servers}
 
 
 def wait(condition: Callable[[], bool], limit_s: float) -> bool:

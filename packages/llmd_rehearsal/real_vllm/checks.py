@@ -24,6 +24,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 from llmd_base.progress import PlainProgress
 from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.server_settings import SERVER_PORT
 from pydantic import TypeAdapter
 
 from llmd_rehearsal.real_vllm.checked_model import (
@@ -43,6 +44,7 @@ from llmd_rehearsal.real_vllm.checked_model import (
     Stack,
     VllmPod,
     posted,
+    processor_seconds,
     random_text,
     samples_of,
     token_ids,
@@ -71,6 +73,18 @@ it.
 """
 
 _THOUGHTFUL_PROMPTS = 3
+_IDLE_CORES, _IDLE_S = 0.2, 10.0
+"""Maximum use of a processor by a server without requests (1 is a whole one), and duration of its measurement in
+seconds. Measured: 0.05 to 0.08, half of it for endpoint pickers that read metrics. A spinning thread takes 0.3 or more.
+"""
+_SPIN_S = 3.0
+"""Time after a request during which vLLM's processes still spin, in seconds, with a margin: 1 s
+(vllm/distributed/device_communicators/shm_broadcast.py, `SpinCondition`).
+"""
+_STREAM_S, _STREAM_TOKENS = 20.0, 4000
+"""Duration of the stream during which a server is ended, in seconds, by the duration of a short answer, and its maximum
+length in tokens.
+"""
 _REFUSED = frozenset((400, 403, 404, 413, 422))
 
 
@@ -287,10 +301,11 @@ def hostile_requests(stack: Stack) -> str:
 
 
 def foreign_pods(stack: Stack) -> str:
-    """Check that a pod of another namespace, whose requests no router would filter, reaches no vLLM server."""
+    """Check that a pod of another namespace, whose requests no router filters, reaches no vLLM server or sidecar."""
     if not stack.facts.policies_enforced:
         return "not tried: this machine can't filter packets, so that NetworkPolicies are not enforced"
-    servers = [str(client.base_url) for client in stack.servers()]
+    urls = [client.base_url for client in stack.servers()]
+    servers = sorted({str(of_port) for url in urls for of_port in (url, url.copy_with(port=SERVER_PORT))})
     name = f"foreign-{random.randrange(10**6)}"  # noqa: S311 - no secret
     command = ["python3", "-c", _FOREIGN, json.dumps(HOSTILE[0]), *servers]
     container = Container(name="foreign", image=job_images().python.reference, command=command)
@@ -308,7 +323,7 @@ def foreign_pods(stack: Stack) -> str:
             raise CheckError("a server answered it")
     finally:
         stack.cluster.delete(Pod, name, namespace="default")
-    return f"none of {len(servers)} servers answered it"
+    return f"none of {len(servers)} ports of {len(urls)} servers answered it"
 
 
 def aborted_requests(stack: Stack) -> str:
@@ -323,6 +338,22 @@ def aborted_requests(stack: Stack) -> str:
     if not stack.at_rest():
         raise CheckError(f"{stack.metric(RUNNING):g} requests run, {stack.metric(CACHE):.2%} of a KV cache are in use")
     return f"3 of them, and all servers at rest {time.monotonic() - began:.1f} s later"
+
+
+def idle_servers(stack: Stack) -> str:
+    """Check that servers without requests leave the processor alone, so that many fit one machine."""
+    if not stack.at_rest():
+        raise CheckError(f"{stack.metric(RUNNING):g} requests run")
+    time.sleep(_SPIN_S)
+    before, began = processor_seconds(), time.monotonic()
+    time.sleep(_IDLE_S)
+    passed_s = time.monotonic() - began
+    cores = [(used - before[pod]) / passed_s for pod, used in processor_seconds().items() if pod in before]
+    if len(cores) < len(stack.servers()):
+        raise CheckError(f"processor time of {len(cores)} of {len(stack.servers())} servers can be read")
+    if max(cores) > _IDLE_CORES:
+        raise CheckError(f"a server without requests uses {max(cores):.2f} of a core, at most {_IDLE_CORES:g} is due")
+    return f"{len(cores)} servers use at most {max(cores):.2f} of a core each, measured over {passed_s:.0f} s"
 
 
 def ended_leases(stack: Stack) -> str:
@@ -372,7 +403,10 @@ def drained_server(stack: Stack) -> str:
     """Check that a server whose pod is deleted finishes its stream."""
     role = "decode" if stack.facts.disaggregated else "aggregated"
     pods = stack.pods(role)
-    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": 4000, "ignore_eos": True}
+    began = time.monotonic()
+    stack.complete(stack.service, random_text(100))
+    tokens = min(int(TOKENS * _STREAM_S / (time.monotonic() - began)), _STREAM_TOKENS)
+    body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": tokens, "ignore_eos": True}
     events, last = 0, ""
     with ThreadPoolExecutor(1) as executor:
         ending = executor.submit(end_busy_server, stack, pods)
@@ -393,7 +427,7 @@ def end_busy_server(stack: Stack, pods: Sequence[VllmPod]) -> VllmPod:
     """Delete the first of the pods whose server runs a request, and return it.
 
     Raises:
-        CheckError: none runs one within `SETTLE_LIMIT_S`.
+        CheckError: none runs one within `REQUEST_LIMIT_S`.
     """
     busy = list[VllmPod]()
 
@@ -401,7 +435,7 @@ def end_busy_server(stack: Stack, pods: Sequence[VllmPod]) -> VllmPod:
         busy[:] = [pod for pod in pods if samples_of(pod.client).get(RUNNING)]
         return bool(busy)
 
-    if not wait(at_work, SETTLE_LIMIT_S):
+    if not wait(at_work, REQUEST_LIMIT_S):
         raise CheckError("no server runs the request")
     stack.end(busy[0])
     return busy[0]
@@ -411,7 +445,7 @@ Check = Callable[[Stack], str]
 
 OF_FEATURES: Mapping[str, Check] = {"tool-calling": called_tools, "reasoning": reasoning}
 
-OF_ALL: tuple[Check, ...] = (apis, metrics, hostile_requests, foreign_pods, aborted_requests)
+OF_ALL: tuple[Check, ...] = (apis, metrics, hostile_requests, foreign_pods, aborted_requests, idle_servers)
 OF_DISAGGREGATED: tuple[Check, ...] = (
     same_answers,
     handed_over_bytes,
@@ -422,6 +456,7 @@ OF_DISAGGREGATED: tuple[Check, ...] = (
     hostile_requests,
     foreign_pods,
     aborted_requests,
+    idle_servers,
     ended_leases,
     restarted_prefill,
     drained_server,

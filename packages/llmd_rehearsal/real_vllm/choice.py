@@ -46,8 +46,11 @@ class RealRehearsal:
         file with the certificate authority of the stand-ins for hosts outside the cluster.
         """
         values = {repository: model.server_values for repository, model in self.models.items()}
+        empty = authority.with_name("empty")
+        empty.mkdir(exist_ok=True)
+        encodings = self.files.get(ENCODINGS)
         return RealServers(
-            folder=self.vllm.folder, authority=authority, encodings=self.files.get(ENCODINGS), values=values
+            folder=self.vllm.folder, authority=authority, encodings=encodings, empty=empty, values=values
         )
 
 

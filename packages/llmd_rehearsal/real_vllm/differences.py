@@ -102,6 +102,7 @@ class RealVllmData(Entry):
     left_out: Mapping[str, str]
     kv_connector_extra_config: ExtraConfig
     environment: Mapping[str, Difference]
+    hidden_folder: Difference
     progress_thread_delay_us: Number
     picker_time_scale: Number
     sizes: TinySizes
@@ -173,6 +174,7 @@ def lines() -> list[str]:
         f"{TRANSFER_FLAG} has {json.dumps(dict(data.kv_connector_extra_config.value))}: "
         f"{data.kv_connector_extra_config.because}",
         *(f"{name}={item.value}: {item.because}" for name, item in data.environment.items()),
+        f"{data.hidden_folder.value} is empty: {data.hidden_folder.because}",
         f"NIXL's progress thread looks every {data.progress_thread_delay_us.value} us: "
         f"{data.progress_thread_delay_us.because}",
         f"times of endpoint pickers are {data.picker_time_scale.value} times as long: {data.picker_time_scale.because}",

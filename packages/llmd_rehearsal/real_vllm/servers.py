@@ -7,7 +7,7 @@ from pathlib import Path
 from llmd_base.errors import KitError
 from pydantic import BaseModel, ConfigDict
 
-from llmd_rehearsal.real_vllm.differences import environment_on_processor, on_processor
+from llmd_rehearsal.real_vllm.differences import environment_on_processor, on_processor, real_vllm_data
 from llmd_rehearsal.real_vllm.environment import RealVllm
 
 _AUTHORITY, _ENCODINGS = "/etc/llmd-oke-rehearsal/authority.pem", "/etc/llmd-oke-rehearsal/encodings"
@@ -15,8 +15,9 @@ _AUTHORITY, _ENCODINGS = "/etc/llmd-oke-rehearsal/authority.pem", "/etc/llmd-oke
 
 class RealServers(BaseModel):
     """Settings of servers that run vLLM itself: folder of vLLM's Python environment, PEM file of the certificate
-    authority of the stand-ins for hosts outside the cluster, folder of published vocabularies (`encodings`), and values
-    of the placeholders `{…}` in vLLM's arguments by model repository.
+    authority of the stand-ins for hosts outside the cluster, folder of published vocabularies (`encodings`), empty
+    folder (`empty`) that hides the machine's folders that vLLM isn't to see, and values of the placeholders `{…}` in
+    vLLM's arguments by model repository.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -24,6 +25,7 @@ class RealServers(BaseModel):
     folder: Path
     authority: Path
     encodings: Path | None = None
+    empty: Path
     values: Mapping[str, Mapping[str, str]]
 
     @property
@@ -33,7 +35,8 @@ class RealServers(BaseModel):
         """
         folders = (self.folder, Path(sys.base_prefix))
         encodings = {_ENCODINGS: self.encodings} if self.encodings else {}
-        return {**{str(folder): folder for folder in folders}, _AUTHORITY: self.authority, **encodings}
+        hidden = {real_vllm_data().hidden_folder.value: self.empty}
+        return {**{str(folder): folder for folder in folders}, _AUTHORITY: self.authority, **encodings, **hidden}
 
     def argv(self, argv: Sequence[str]) -> list[str]:
         """Return the command line with which vLLM itself runs in place of a stack's server.

@@ -25,6 +25,7 @@ CHECKS = [
     "hostile requests",
     "foreign pods",
     "aborted requests",
+    "idle servers",
     "ended leases",
     "restarted prefill",
     "drained server",

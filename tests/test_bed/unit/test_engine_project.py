@@ -18,9 +18,10 @@ from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_proje
 from llmd_rehearsal.front_door import front_door_secrets, rehearsed_front_door
 from llmd_rehearsal.inventory import language_programs
 from llmd_rehearsal.model_sources import source_hosts
+from llmd_rehearsal.real_vllm.topologies import cut
 from llmd_rehearsal.source_credentials import ValidCredentials, valid_credentials_file
 from project_entries import model_entry, write_entry
-from stack_files import stack
+from stack_files import model, stack
 
 
 @pytest.fixture
@@ -45,6 +46,19 @@ def test_a_preview_uses_a_copy_of_the_project_with_the_encryption_salt_of_the_st
     assert stack == {"release": "llm-d-0.7.0", "override": {"router": "llm-d-0.6.0"}}
     assert written["config"]["llmd-oke:rehearsedRouter"] == "llm-d-0.6.0"
     assert deployed.read_text() == before
+
+
+def test_a_stack_cut_for_vllm_itself_is_deployed_as_one_with_random_weights(project: Path, tmp_path: Path):
+    document = stack(model("2p-tp1-1d-tp1"), release="llm-d-0.9.0")
+    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": document}}))
+    fitting = cut(validate(document), 16, 2)
+    whole, reduced = (
+        yaml.safe_load(
+            stack_file(copy_project(project, "s", tmp_path / name, "llm-d-0.9.0", cut=of).folder, "s").read_text()
+        )
+        for name, of in (("whole", None), ("cut", fitting))
+    )
+    assert ["llmd-oke:randomWeights" in made["config"] for made in (whole, reduced)] == [False, True]
 
 
 def test_a_rehearsals_project_copy_keeps_plain_config_values_of_the_projects_program(project: Path, tmp_path: Path):

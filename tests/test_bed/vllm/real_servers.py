@@ -29,6 +29,13 @@ def free_port() -> int:
         return bound.getsockname()[1]
 
 
+def variables_of(vllm: RealVllm, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server that runs on this machine, outside of pods."""
+    path = environment.get("PATH", os.environ["PATH"])
+    values = {"authority": "", "encodings": "", "programs": str(vllm.programs), "path": path}
+    return environment_on_processor(environment, values)
+
+
 @contextmanager
 def process(argv: list[str], log: Path, url: str, limit_s: float = 60, **more: str) -> Generator[None]:
     """A server that answers at `url`, ended after the block; `more` is added to its environment."""
@@ -87,9 +94,8 @@ def server(
     own = ("--served-model-name", MODEL, "--max-model-len", str(CONTEXT))
     files = files or tiny_models.ensure_files(vllm, model, SilentProgress())
     argv = on_processor([str(vllm.programs / "vllm"), "serve", str(files), *place, *own, *flags], model.server_values)
-    variables = environment_on_processor({"PYTHONPATH": ""}, {"authority": "", "encodings": ""})
     own_variables = {
-        **variables,
+        **variables_of(vllm, {"PYTHONPATH": ""}),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
         **(more or {}),

@@ -3,7 +3,6 @@
 import array
 import json
 import math
-import os
 import random
 import shutil
 import struct
@@ -15,9 +14,9 @@ from llmd_base.progress import SilentProgress
 from llmd_pods.prewarm import adapters
 from llmd_pods.prewarm.places import CacheFolder
 from llmd_rehearsal.real_vllm import tiny_models
-from llmd_rehearsal.real_vllm.differences import environment_on_processor, on_processor
+from llmd_rehearsal.real_vllm.differences import on_processor
 from llmd_rehearsal.real_vllm.environment import RealVllm
-from real_servers import CONTEXT, READY_S, TINY, free_port, process
+from real_servers import CONTEXT, READY_S, TINY, free_port, process, variables_of
 
 REPOSITORY, COMMIT = "rehearsal/tiny", "c" * 40
 LIST, RANK = "tiny-adapters", 8
@@ -85,9 +84,8 @@ def adapted_server(vllm: RealVllm, cache: AdaptedCache, log: Path, arguments: li
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_LORA_RESOLVER_CACHE_DIR": str(cache.resolved),
         "PYTHONPATH": "",
-        "PATH": f"{vllm.programs}:{os.environ['PATH']}",
     }
-    variables = environment_on_processor(asked, {"authority": "", "encodings": ""})
+    variables = variables_of(vllm, asked)
     url = f"http://127.0.0.1:{port}"
     with process(argv, log, f"{url}/health", READY_S, **variables):
         yield url

@@ -150,7 +150,7 @@ def test_local_prefills_of_other_clients_prompts_do_not_count_as_the_benchmarks(
     assert "so that all shares are upper bounds" in proof.notes[0]
 
 
-def test_with_other_clients_a_benchmark_has_at_most_as_many_remote_prefills_as_were_decided():
+def test_beside_other_clients_remote_prefills_are_at_most_those_that_were_decided():
     proof = prove(router(4, local=10), prefill(4_000), decode(4_000))
     assert (proof.share, proof.by_epp) == (pytest.approx(0.4), pytest.approx(0.4))
 

@@ -23,7 +23,7 @@ def rendered(stack: str) -> Iterator[tuple[list[str], dict[str, str]]]:
 
 
 def servers(argv: list[str]) -> RealServers:
-    return RealServers(folder=Path("/vllm"), authority=Path("/ca.pem"), values={argv[2]: VALUES})
+    return RealServers(folder=Path("/vllm"), authority=Path("/ca.pem"), empty=Path("/empty"), values={argv[2]: VALUES})
 
 
 def without_extra_config(word: str) -> str:
@@ -49,7 +49,9 @@ def test_each_argument_of_the_real_vllm_is_the_rendered_one_or_a_listed_differen
 def test_arguments_of_a_model_family_are_listed_differences_behind_the_stacks_own(family: str) -> None:
     argv = next(rendered("small"))[0]
     values = {**VALUES, "family": family}
-    run = RealServers(folder=Path("/vllm"), authority=Path("/ca.pem"), values={argv[2]: values}).argv(argv)
+    run = RealServers(
+        folder=Path("/vllm"), authority=Path("/ca.pem"), empty=Path("/empty"), values={argv[2]: values}
+    ).argv(argv)
     of_family = [item.value for item in real_vllm_data().families[family].differences]
     added = [*of_family, "--dtype=float32", "--kv-cache-memory-bytes=1024"]
     assert run[-len(added) :] == added
@@ -85,5 +87,9 @@ def test_a_stacks_kv_connector_config_is_merged_with_the_rehearsals_additions() 
 def test_each_listed_difference_of_real_vllm_arguments_and_variables_has_a_reason() -> None:
     data = real_vllm_data()
     of_families = {item for family in data.families.values() for item in family.differences}
-    assert len(lines()) == len(data.arguments) + len(of_families) + len(data.left_out) + len(data.environment) + 3
+    assert len(lines()) == len(data.arguments) + len(of_families) + len(data.left_out) + len(data.environment) + 4
     assert all(": " in line for line in lines())
+
+
+def test_servers_of_vllm_itself_see_no_numa_nodes() -> None:
+    assert servers(["vllm", "serve", "m"]).mounts["/sys/devices/system/node"] == Path("/empty")
