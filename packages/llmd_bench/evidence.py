@@ -200,8 +200,8 @@ def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings
     decisions, remote = counters["router decisions"], counters["router remote decisions"]
     by_epp = None  # a counter never used isn't shown
     if decisions.read and not decisions.unread:
-        decided = decisions.value or 0.0  # others' decisions may all be for decode servers, so that ours are at most
-        by_epp = _share(remote.value or 0.0, min(max(decided, sent.requests), max(sent.attempted, sent.requests)))
+        decided = min(decisions.value or 0.0, sent.attempted)  # more are others', which may be the local ones
+        by_epp = _share(remote.value or 0.0, max(decided, sent.requests))
     by_prefill = _share(counters["prefill prompt tokens"].value, uncached)
     by_decode = _by_decode(sent, counters, uncached, settings)
     servers = [share for share in (by_prefill, by_decode) if share is not None]
