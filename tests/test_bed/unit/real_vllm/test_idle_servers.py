@@ -1,4 +1,4 @@
-"""What servers without requests take of the processor."""
+"""Processor time of servers without requests, in rehearsals with vLLM itself."""
 
 import os
 from pathlib import Path
