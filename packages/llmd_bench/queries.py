@@ -100,7 +100,7 @@ NO_TIME = "there was no time left"
 
 _MAX_SHOWN_CHARACTERS = 300
 
-_EXAMPLES, _EXAMPLE_LENGTH = 3, 80
+_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,7 @@ async def ask_builtin_set(
         wall_s=asyncio.get_running_loop().time() - started_s,
         answers="".join("1" if answer.right else "0" for answer in answered),
         unanswered=sum(answer.error is not None for answer in wrong),
-        examples=tuple(
-            f"{answer.id}: {answer.error or repr(answer.text[:_EXAMPLE_LENGTH])}" for answer in wrong[:_EXAMPLES]
-        ),
+        examples=tuple(f"{answer.id}: {answer.error or repr(answer.text)}" for answer in wrong[:_EXAMPLES]),
     )
 
 

@@ -40,7 +40,7 @@ _LOCK_TIMEOUT_S = 360.0
 _HEARTBEAT_S = 2.0
 _NONE_UP = "none was up"
 
-_KERNEL_TIMEOUT_S = 30.0
+_KERNEL_TIMEOUT_S = 10.0
 """Limit in seconds for the kernel to end all processes of a local cluster after the end of its first process."""
 
 _REPORT = 3

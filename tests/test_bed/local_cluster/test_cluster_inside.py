@@ -51,14 +51,14 @@ def test_a_pods_network_namespace_can_be_created_and_is_removed_with_the_cluster
 def test_a_command_in_a_local_cluster_that_times_out_is_killed_with_its_children(inside, cluster):
     with pytest.raises(KitError, match="did not end within 0 s"):
         cluster.run_inside(["sh", "-c", "sleep 1000 & wait"], timeout_s=0.2)
-    assert until(lambda: "sleep" not in inside("ps -eo comm"), 10)
+    assert "sleep" not in inside("ps -eo comm")
 
 
 def test_a_process_in_a_local_cluster_ends_with_the_with_block_that_started_it(inside, cluster):
     with cluster.process_inside(["sleep", "1000"]) as process:
         assert until(lambda: "sleep" in inside("ps -eo comm"), 10)
     assert process.returncode is not None
-    assert until(lambda: "sleep" not in inside("ps -eo comm"), 10)
+    assert "sleep" not in inside("ps -eo comm")
 
 
 def test_orphaned_processes_in_a_local_cluster_leave_no_zombies(inside):
