@@ -19,12 +19,12 @@ from llmd_base.errors import KitError
 from llmd_base.records import document
 from llmd_bench.load.records import percentile
 from llmd_bench.load.workload import WORDS
+from llmd_rehearsal.namespaces import processor_seconds_of
 from rich.console import Console
 from rich.table import Table
 
 LOOK_INTERVAL_S = 0.25
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
@@ -73,11 +73,10 @@ def _look(root: int, cpu_s: dict[int, float]) -> float:
     memory_mib = 0.0
     for pid in _family(root):
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         except (OSError, IndexError):
             continue
-        cpu_s[pid] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        cpu_s[pid] = processor_seconds_of(pid) or cpu_s.get(pid, 0.0)
         memory_mib += pages * _PAGE_MIB
     return memory_mib
 

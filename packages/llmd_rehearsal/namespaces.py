@@ -118,6 +118,14 @@ def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
+def processor_seconds_of(pid: int, proc: Path = Path("/proc")) -> float | None:
+    """Return the processor time in seconds that a process has used; None if no process has this process id."""
+    fields = stat_fields(pid, proc)
+    if fields is None:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc_pid_stat(5)
+
+
 def namespaces_of(pid: int) -> dict[str, str]:
     """Return a process's namespaces by kind, for example `{"net": "net:[4026532000]"}`; empty if the process has ended
     or may not be inspected.

@@ -1,6 +1,5 @@
 """Access to one model of a rehearsal with vLLM itself, for the checks: its Service, servers, answers and metrics."""
 
-import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,8 @@ from lightkube.resources.core_v1 import Pod
 from llmd_base.progress import Progress
 from llmd_bench.queries import parse
 from llmd_tuner.latency import window_blocks
+
+from llmd_rehearsal.namespaces import processor_seconds_of
 
 TOKENS = 16
 """Number of output tokens that the checks request for an answer."""
@@ -312,10 +313,9 @@ def processor_seconds(root: Path = Path("/proc")) -> dict[int, float]:
             command = (process / "cmdline").read_bytes()
             if not command.startswith(b"VLLM::") and b"/vllm\0serve\0" not in command:
                 continue
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-            ticks = int(fields[11]) + int(fields[12])  # utime and stime of proc_pid_stat(5)
             namespace = (process / "ns/net").stat().st_ino
-            seconds[namespace] = seconds.get(namespace, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
+            used_s = processor_seconds_of(int(process.name), root) or 0.0
+            seconds[namespace] = seconds.get(namespace, 0.0) + used_s
             if command.startswith(b"VLLM::EngineCore"):
                 servers.add(namespace)
     return {namespace: seconds[namespace] for namespace in servers}

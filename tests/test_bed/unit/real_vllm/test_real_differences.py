@@ -1,7 +1,7 @@
 """Servers of vLLM itself: every argument and variable is the stack's, but for what the data file lists."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ def rendered(stack: str) -> Iterator[tuple[list[str], dict[str, str]]]:
         yield ["vllm", "serve", *args], variables
 
 
-def servers(argv: list[str]) -> RealServers:
-    return RealServers(folder=Path("/vllm"), authority=Path("/ca.pem"), empty=Path("/empty"), values={argv[2]: VALUES})
+def servers(argv: list[str], values: Mapping[str, str] = VALUES) -> RealServers:
+    return RealServers(folder=Path("/vllm"), authority=Path("/ca.pem"), empty=Path("/empty"), values={argv[2]: values})
 
 
 def without_extra_config(word: str) -> str:
@@ -48,10 +48,7 @@ def test_each_argument_of_the_real_vllm_is_the_rendered_one_or_a_listed_differen
 @pytest.mark.parametrize("family", real_vllm_data().families)
 def test_arguments_of_a_model_family_are_listed_differences_behind_the_stacks_own(family: str) -> None:
     argv = next(rendered("small"))[0]
-    values = {**VALUES, "family": family}
-    run = RealServers(
-        folder=Path("/vllm"), authority=Path("/ca.pem"), empty=Path("/empty"), values={argv[2]: values}
-    ).argv(argv)
+    run = servers(argv, {**VALUES, "family": family}).argv(argv)
     of_family = [item.value for item in real_vllm_data().families[family].differences]
     added = [*of_family, "--dtype=float32", "--kv-cache-memory-bytes=1024"]
     assert run[-len(added) :] == added
