@@ -17,7 +17,7 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 
 TEXT = "hello world the quick brown fox jumps over the lazy dog one two three four"
 SPECIAL = ["<s>", "</s>"]
-MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>"]
 """Tokens by which vLLM's parsers of reasoning and of calls of tools read answers; they are part of the text."""
 
 HARMONY_SPECIAL, HARMONY_TOKENS = 199998, 201088

@@ -82,8 +82,8 @@ _SPIN_S = 3.0
 (vllm/distributed/device_communicators/shm_broadcast.py, `SpinCondition`).
 """
 _STREAM_S, _STREAM_TOKENS = 20.0, 4000
-"""Duration of the stream during which a server is ended, in seconds, by the duration of a short answer, and its maximum
-length in tokens.
+"""Duration of the stream during which a server is ended, in seconds, by the shortest of a few short answers, since the
+first may take much longer than the others; and its maximum length in tokens.
 """
 _REFUSED = frozenset((400, 403, 404, 413, 422))
 
@@ -403,9 +403,7 @@ def drained_server(stack: Stack) -> str:
     """Check that a server whose pod is deleted finishes its stream."""
     role = "decode" if stack.facts.disaggregated else "aggregated"
     pods = stack.pods(role)
-    began = time.monotonic()
-    stack.complete(stack.service, random_text(100))
-    tokens = min(int(TOKENS * _STREAM_S / (time.monotonic() - began)), _STREAM_TOKENS)
+    tokens = min(int(TOKENS * _STREAM_S / min(answer_s(stack) for _ in range(3))), _STREAM_TOKENS)
     body = {"model": stack.facts.repository, "prompt": random_text(100), "max_tokens": tokens, "ignore_eos": True}
     events, last = 0, ""
     with ThreadPoolExecutor(1) as executor:
@@ -421,6 +419,13 @@ def drained_server(stack: Stack) -> str:
         raise CheckError(f"the stream ended with {last[:200]!r}, {events} events after the server was to end")
     stack.ready(role, len(pods))
     return f"{events} events after {ended.name} was to end, to the last; another one is ready"
+
+
+def answer_s(stack: Stack) -> float:
+    """Return the duration of a short answer in seconds."""
+    began = time.monotonic()
+    stack.complete(stack.service, random_text(100))
+    return time.monotonic() - began
 
 
 def end_busy_server(stack: Stack, pods: Sequence[VllmPod]) -> VllmPod:

@@ -36,6 +36,17 @@ class Number(Entry):
     because: str
 
 
+class ChangedLine(Entry):
+    """Line of a Python file in vLLM's environment that is replaced when the environment is installed, with the reason.
+    `file` is the path below site-packages; line and value have no indentation.
+    """
+
+    file: str
+    line: str
+    value: str
+    because: str
+
+
 class VocabularyModule(Entry):
     """Go module with a folder of tokenizers' published vocabularies."""
 
@@ -103,7 +114,7 @@ class RealVllmData(Entry):
     kv_connector_extra_config: ExtraConfig
     environment: Mapping[str, Difference]
     hidden_folder: Difference
-    progress_thread_delay_us: Number
+    changed_lines: tuple[ChangedLine, ...]
     picker_time_scale: Number
     sizes: TinySizes
     families: Mapping[str, TinyFamily]
@@ -175,7 +186,6 @@ def lines() -> list[str]:
         f"{data.kv_connector_extra_config.because}",
         *(f"{name}={item.value}: {item.because}" for name, item in data.environment.items()),
         f"{data.hidden_folder.value} is empty: {data.hidden_folder.because}",
-        f"NIXL's progress thread looks every {data.progress_thread_delay_us.value} us: "
-        f"{data.progress_thread_delay_us.because}",
+        *(f"{item.value} in place of {item.line} in {item.file}: {item.because}" for item in data.changed_lines),
         f"times of endpoint pickers are {data.picker_time_scale.value} times as long: {data.picker_time_scale.because}",
     ]

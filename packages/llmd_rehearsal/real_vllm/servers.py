@@ -1,6 +1,5 @@
 """Command line, environment variables and files of vLLM's own servers in pods."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -33,7 +32,7 @@ class RealServers(BaseModel):
         """Files and folders of this machine that are mounted in the container of a vLLM server, by their paths in the
         container.
         """
-        folders = (self.folder, Path(sys.base_prefix))
+        folders = (self.folder, RealVllm(self.folder).interpreter)
         encodings = {_ENCODINGS: self.encodings} if self.encodings else {}
         hidden = {real_vllm_data().hidden_folder.value: self.empty}
         return {**{str(folder): folder for folder in folders}, _AUTHORITY: self.authority, **encodings, **hidden}

@@ -84,9 +84,20 @@ def test_a_stacks_kv_connector_config_is_merged_with_the_rehearsals_additions() 
 def test_each_listed_difference_of_real_vllm_arguments_and_variables_has_a_reason() -> None:
     data = real_vllm_data()
     of_families = {item for family in data.families.values() for item in family.differences}
-    assert len(lines()) == len(data.arguments) + len(of_families) + len(data.left_out) + len(data.environment) + 4
+    listed = (data.arguments, of_families, data.left_out, data.environment, data.changed_lines)
+    assert len(lines()) == sum(map(len, listed)) + 3
     assert all(": " in line for line in lines())
 
 
 def test_servers_of_vllm_itself_see_no_numa_nodes() -> None:
     assert servers(["vllm", "serve", "m"]).mounts["/sys/devices/system/node"] == Path("/empty")
+
+
+def test_servers_see_the_python_that_vllm_was_installed_with(tmp_path: Path) -> None:
+    other, vllm = tmp_path / "other", tmp_path / "vllm"
+    for folder in (other, vllm):
+        (folder / "bin").mkdir(parents=True)
+    (other / "bin/python3.11").touch()
+    (vllm / "bin/python").symlink_to(other / "bin/python3.11")
+    mounts = RealServers(folder=vllm, authority=Path("/ca.pem"), empty=Path("/empty"), values={}).mounts
+    assert mounts[str(other)] == other

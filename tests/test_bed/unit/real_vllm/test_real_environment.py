@@ -12,6 +12,7 @@ from listening import Listener
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_rehearsal.real_vllm import environment as real_vllm
+from llmd_rehearsal.real_vllm.differences import ChangedLine
 
 Change = Callable[[pytest.MonkeyPatch], None]
 GIB = 2**30
@@ -88,3 +89,28 @@ def test_a_failed_installation_of_vllm_reports_its_last_output(monkeypatch: pyte
     with pytest.raises(KitError, match=r"python -m venv .* failed: no room left"):
         real_vllm.ensure(VERSION, SilentProgress())
     assert real_vllm.installed(VERSION) is None
+
+
+def test_vllm_counts_as_missing_when_the_python_that_installed_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(real_vllm, "_folder", lambda _: tmp_path)
+    python = tmp_path / "python3.11"
+    python.touch()
+    (tmp_path / "complete").touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(python)
+    assert real_vllm.installed(VERSION) is not None
+    python.unlink()
+    assert real_vllm.installed(VERSION) is None
+
+
+def test_a_changed_line_keeps_its_indentation_and_must_be_there_once(tmp_path: Path) -> None:
+    file = tmp_path / "lib/python3.11/site-packages/a.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("# spin() yields\nif True:\n    spin()\n")
+    change = ChangedLine(file="a.py", line="spin()", value="sleep()", because="r")
+    real_vllm._change_line(tmp_path, change)
+    assert file.read_text() == "# spin() yields\nif True:\n    sleep()\n"
+    with pytest.raises(KitError, match=r"has the line `spin\(\)` 0 times"):
+        real_vllm._change_line(tmp_path, change)
