@@ -5,14 +5,17 @@ from typing import Any, TypeAlias
 
 import pytest
 from llmd_base.errors import InvalidStack
+from llmd_base.progress import SilentProgress
 from llmd_oke import planning
 from llmd_oke.catalogue import default_release, release
 from llmd_oke.catalogue import model as catalogue_model
 from llmd_oke.config import stacks
 from llmd_oke.program.declare import Rendered, render
 from llmd_oke.values import names
+from llmd_rehearsal.real_vllm import tiny_models
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
-from real_vllm_for_tests import VERSION, answered, rendered_servers
+from real_servers import TINY
+from real_vllm_for_tests import VERSION, answered, need_real_vllm, rendered_servers
 from stack_files import PROJECT, model, stack
 
 pytestmark = pytest.mark.rehearsal
@@ -119,6 +122,16 @@ def test_vllm_accepts_the_arguments_of_every_draft(deployed: str) -> None:
         lines += [line for document in fitting for line in servers(render(document))]
     assert all(any(word.startswith("--speculative-config=") for word in line["args"]) for line in lines)
     assert problems(lines, RELEASES[deployed]) == [[]] * len(lines)
+
+
+@pytest.mark.parametrize("version", RELEASES.values())
+def test_parsers_of_answers_of_every_model_read_with_the_tokenizer_of_tiny_models(version: str) -> None:
+    known = (known for name in names("models") if (known := catalogue_model(name)))
+    flags = {word for model in known for feature in model.features.values() for word in feature.arguments}
+    assert "--tool-call-parser=hermes" in flags
+    folder = tiny_models.ensure_files(need_real_vllm(version), TINY, SilentProgress())
+    asked = {"folder": str(folder), "args": sorted(flags)}
+    assert answered("answer_parsers.py", asked, version) == {}
 
 
 def test_the_check_of_vllm_arguments_reports_a_draft_method_that_vllm_lacks() -> None:
