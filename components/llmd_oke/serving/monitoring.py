@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
+from llmd_base.records import document
 
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.monitoring import Dashboard, MonitoringRules, Need, Panel, monitoring, watch
@@ -229,7 +230,7 @@ def rule_groups(
     if usd_per_gpu_hour is not None:
         figures.append(_figure("llmd_oke:gpu_usd_per_hour", usd_per_gpu_hour, {"namespace": namespace}))
     recordings = [
-        {"record": row.record, "expr": in_namespace(row.expression, namespace)}
+        document("record", row, expr=in_namespace(row.expression, namespace))
         for row in facts.recordings
         if row.needs is None or row.needs in needs
     ]
@@ -238,8 +239,8 @@ def rule_groups(
             "alert": row.alert,
             "expr": expression,
             "for": row.hold,
-            "labels": {"severity": row.severity},
-            "annotations": {"summary": row.summary, "runbook_url": f"docs/alerts/{row.page}.md"},
+            "labels": document("severity", row),
+            "annotations": document("summary", row, runbook_url=f"docs/alerts/{row.page}.md"),
         }
         for row in facts.alerts
         if row.needs is None or row.needs in needs
