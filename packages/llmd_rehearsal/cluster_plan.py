@@ -367,7 +367,7 @@ def programs_in_pods(plan: Plan) -> tuple[str, ...]:
     return (
         *(*IN_PODS, *gateway),
         *(FOLLOWING if is_scaled(plan) else ()),
-        *(GROUPING if plan.over_nodes or plan.installs_group_controller else ()),
+        *(GROUPING if plan.needs_group_controller or plan.installs_group_controller else ()),
         *(DISCOVERING if _has_charts(plan) else ()),
     )
 
@@ -396,7 +396,7 @@ def okes_definition() -> dict[str, Any]:
 
 def _has_groups(plan: Plan) -> bool:
     """Tell whether a stack needs LeaderWorkerSets whose controller it doesn't install."""
-    return plan.over_nodes and not plan.installs_group_controller
+    return plan.needs_group_controller and not plan.installs_group_controller
 
 
 def preinstalled_definitions(plan: Plan) -> tuple[CrdFiles, ...]:

@@ -261,6 +261,12 @@ class OverNodes(Entry):
     limits: tuple[KnownLimit, ...] = ()
 
 
+class DisaggregatedSets(Entry):
+    """DisaggregatedSets as a choice for prefill and decode servers; `limits` are known faults."""
+
+    limits: tuple[KnownLimit, ...] = ()
+
+
 class Vllm(Entry):
     """vLLM image of a release, and the settings of all its servers.
 
@@ -327,7 +333,8 @@ class Release(Entry):
     """llm-d release: versions that were released together, with their source.
 
     `order` sorts releases by age, `former_names` are earlier names of the release in the kit. `default` marks releases
-    that may be proposed for stacks without one; the newest of them is used.
+    that may be proposed for stacks without one; the newest of them is used. `disaggregated_sets` is None if prefill and
+    decode servers can't be roles of one DisaggregatedSet.
     """
 
     name: str
@@ -341,6 +348,7 @@ class Release(Entry):
     proxy: RouterProxy
     routing_sidecar: RoutingSidecar
     vllm: Vllm
+    disaggregated_sets: DisaggregatedSets | None = None
 
     def has_flag(self, flag: Flag) -> bool:
         """Tell whether the vLLM of the release has a command-line flag."""

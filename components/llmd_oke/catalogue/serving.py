@@ -95,11 +95,12 @@ class LeaderWorkerSetFacts(AwaitedDefinitions):
     """Resource definitions of LeaderWorkerSets, and the error message if the cluster lacks them.
 
     `group_affinity_minor` is the first minor version of Kubernetes 1 in which affinity between the pods of one group
-    can be required.
+    can be required. `disaggregated_set` is the name of the definition of DisaggregatedSets.
     """
 
     definitions: CrdFiles
     group_affinity_minor: int
+    disaggregated_set: str
 
 
 leader_worker_sets = entry_reader("serving", "leader-worker-set", LeaderWorkerSetFacts)

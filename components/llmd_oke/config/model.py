@@ -365,6 +365,12 @@ class ModelConfig(ConfigPart):
     scaling: Annotated[Scaling | None, Field(exclude_if=is_absent)] = None
     """Scaling of the number of servers with the load; the number is fixed if left out."""
 
+    disaggregated_set: Annotated[bool, Field(exclude_if=lambda together: not together)] = False
+    """Whether the prefill and decode servers of each unit are roles of one DisaggregatedSet, whose controller replaces
+    servers of both roles in step, instead of a Deployment or LeaderWorkerSet for each role. Needs the LeaderWorkerSet
+    controller (`leaderWorkerSets`), and a release that has it.
+    """
+
     @property
     def object_name(self) -> str:
         """Prefix of the names of all Kubernetes objects of the model."""

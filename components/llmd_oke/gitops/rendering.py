@@ -316,6 +316,9 @@ def _after_decode_servers(resources: Sequence[Declared], units: Collection[str])
         and {labels.UNIT, labels.ROLE} <= (found := resource.inputs["metadata"].get("labels", {})).keys()
     }
     decode = {unit: urn for (unit, role), urn in deployments.items() if role == "decode" and unit in units}
+    jobs = (resource for resource in resources if resource.inputs.get("kind") == "Job")
+    waits = {resource.inputs["metadata"].get("labels", {}).get(labels.UNIT): resource.urn for resource in jobs}
+    decode |= {unit: urn for unit, urn in waits.items() if unit in units}
     waiting = {urn: decode[unit] for (unit, role), urn in deployments.items() if role == "prefill" and unit in decode}
     pools = [resource for resource in resources if resource.inputs.get("kind") == "InferencePool"]
     return {**waiting, **{pool.urn: decode[name] for pool in pools if (name := _name(pool)) in decode}}

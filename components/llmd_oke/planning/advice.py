@@ -316,6 +316,9 @@ def _model(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
     if model.over_nodes:
         for limit in facts.limits if (facts := plan.release.vllm.over_nodes) else ():
             yield Advice(f"{path}.topology", f"{limit.text} ({limit.source})", "limit")
+    if model.disaggregated_set:
+        for limit in sets.limits if (sets := plan.release.disaggregated_sets) else ():
+            yield Advice(f"{path}.disaggregatedSet", f"{limit.text} ({limit.source})", "limit")
     yield from all2all_advice(model, path)
     yield from rdma_adapter_advice(model, plan.pools[0].shape, path)
     if model.topology.disaggregated:

@@ -187,6 +187,7 @@ class ModelPlan:
         priorities: priorities of requests other than 0.
         session_headers: HTTP headers by which routers keep sessions at their servers.
         kv_events: whether servers publish KV cache events to the routers.
+        disaggregated_set: whether the servers of each unit are roles of one DisaggregatedSet.
     """
 
     name: str
@@ -209,6 +210,7 @@ class ModelPlan:
     priorities: tuple[int, ...] = ()
     session_headers: tuple[str, ...] = ()
     kv_events: bool = False
+    disaggregated_set: bool = False
 
     @property
     def gpus(self) -> int:
@@ -246,6 +248,11 @@ class ModelPlan:
     def over_nodes(self) -> bool:
         """True if the model has servers that span several nodes."""
         return any(role.parallelism.nodes > 1 for role in self.units[0].roles)
+
+    @property
+    def needs_group_controller(self) -> bool:
+        """True if the controller of LeaderWorkerSets makes the pods of any of the model's servers."""
+        return self.over_nodes or self.disaggregated_set
 
     @property
     def routed(self) -> bool:

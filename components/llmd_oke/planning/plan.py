@@ -377,9 +377,11 @@ class Plan:
         return sum(model.gpus for model in self.models)
 
     @property
-    def over_nodes(self) -> bool:
-        """True if a server of any model spans nodes."""
-        return any(model.over_nodes for model in self.models)
+    def needs_group_controller(self) -> bool:
+        """True if the controller of LeaderWorkerSets makes the pods of any model's servers: they span nodes, or are
+        roles of a DisaggregatedSet.
+        """
+        return any(model.needs_group_controller for model in self.models)
 
     @property
     def installs_group_controller(self) -> bool:

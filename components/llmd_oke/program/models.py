@@ -47,6 +47,7 @@ from llmd_oke.serving.units import (
     ModelScaling,
     ModelScalingArgs,
     PrefillDecodeUnit,
+    PrefillDecodeUnitArgs,
     ScaledServersArgs,
     server_spec,
 )
@@ -244,18 +245,21 @@ def _unit(
     groups: pulumi.Input[str] | None,
 ) -> pulumi.Resource:
     name = unit_name(plan, model, unit)
-    over_nodes = any(role.parallelism.nodes > 1 for role in unit.roles)
     common: UnitArgs = {
         **unit_args(plan, model, namespace.service_account),
-        "namespace": groups if over_nodes and groups is not None else plan.namespace,
+        "namespace": groups if model.needs_group_controller and groups is not None else plan.namespace,
         "inference_pool": name,
         "model_cache": None if cache is None else model_cache_mount(plan, model, cache.claim),
     }
     prefill, decode, aggregated = unit.role("prefill"), unit.role("decode"), unit.role("aggregated")
     if prefill and decode:
-        return PrefillDecodeUnit(
-            name, {**common, "prefill": servers_args(prefill), "decode": servers_args(decode)}, opts
-        )
+        both: PrefillDecodeUnitArgs = {
+            **common,
+            "prefill": servers_args(prefill),
+            "decode": servers_args(decode),
+            "disaggregated_set": model.disaggregated_set or None,
+        }
+        return PrefillDecodeUnit(name, both, opts)
     assert aggregated is not None  # noqa: S101 - planning lets no other combination through
     return AggregatedUnit(name, {**common, "servers": servers_args(aggregated)}, opts)
 
@@ -323,15 +327,19 @@ def keda_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resour
 
 def groups_namespace(plan: Plan, access: ClusterIdentity, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
     """Return the namespace of the models as an output that resolves once the cluster has the definition of
-    LeaderWorkerSets and the controller's webhooks answer; None if no server runs over several nodes.
+    LeaderWorkerSets, and of DisaggregatedSets if a model has them, and the controller's webhooks answer; None if no
+    server's pods are made by that controller.
 
     Raises:
         KitError: (when the output resolves) the definition is missing, or webhooks don't answer, after the limit; the
             remedy says how to install the controller, or what to look at.
     """
-    if not plan.over_nodes:
+    if not plan.needs_group_controller:
         return None
-    return access.name_once_served(plan.namespace, leader_worker_sets(), namespace)
+    facts = leader_worker_sets()
+    if any(model.disaggregated_set for model in plan.models):
+        facts = facts.model_copy(update={"names": (*facts.names, facts.disaggregated_set)})
+    return access.name_once_served(plan.namespace, facts, namespace)
 
 
 def declare_scaling(

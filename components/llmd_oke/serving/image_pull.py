@@ -9,7 +9,7 @@ import pulumi
 
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.kubernetes_types import ObjectMeta, PodSpec, PolicyRule
+from llmd_oke.kubernetes_types import ObjectMeta, PodSpec, PolicyRule, Toleration
 from llmd_oke.objects import (
     PART_OF,
     RESTRICTED_CONTAINER,
@@ -152,32 +152,44 @@ def job(args: ImagePullArgs) -> Manifest:
         "spec": {
             "backoffLimit": 0,
             "activeDeadlineSeconds": LIMIT_S + SLACK_S,
-            "template": {"metadata": {"labels": own}, "spec": _waiting_pod(args)},
+            "template": {"metadata": {"labels": own}, "spec": _pod(args)},
         },
     }
 
 
-def _waiting_pod(args: ImagePullArgs) -> PodSpec:
+def _pod(args: ImagePullArgs) -> PodSpec:
+    words = [
+        f"--selector={IMAGE}={text_digest(args['image'])}",
+        f"--nodes={args['nodes']}",
+        f"--limit-s={LIMIT_S}",
+    ]
+    return waiting_pod(NAME, words, tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ()))
+
+
+def waiting_pod(name: str, words: list[str], tolerated: list[Toleration]) -> PodSpec:
+    """Return the pod of a Job that waits for something in the cluster, with access to the API server.
+
+    Args:
+        name: name of its ServiceAccount, and of the ConfigMap with its program `wait.py`.
+        words: arguments of the program.
+        tolerated: tolerations of the pod.
+    """
     container = bench_program.container(
         name="wait",
         image=job_images().python.pinned,
         command=["python", "-B", f"{bench_program.FOLDER}/wait.py"],
-        args=[
-            f"--selector={IMAGE}={text_digest(args['image'])}",
-            f"--nodes={args['nodes']}",
-            f"--limit-s={LIMIT_S}",
-        ],
+        args=words,
         resources={"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         volumeMounts=[bench_program.mount()],
     )
     return {
-        "serviceAccountName": NAME,
+        "serviceAccountName": name,
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
         "securityContext": bench_program.pod_security(USER_ID),
-        "tolerations": tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ()),
+        "tolerations": tolerated,
         "containers": [container],
-        "volumes": [bench_program.volume(NAME)],
+        "volumes": [bench_program.volume(name)],
     }
 
 

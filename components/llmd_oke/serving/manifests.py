@@ -48,6 +48,7 @@ _API_ACCESS = "api-access"
 _CUSTOM_GROUPS = (
     "agentgateway.dev",
     "cert-manager.io",
+    "disaggregatedset.x-k8s.io",
     "gateway.envoyproxy.io",
     "gateway.networking.k8s.io",
     "inference.networking.k8s.io",

@@ -1,11 +1,12 @@
 """Units of model servers (servers with a router of their own): a Deployment for each role, whose pods run vLLM, for
-decode behind a routing sidecar, or a LeaderWorkerSet where servers span nodes.
+decode behind a routing sidecar, or a LeaderWorkerSet where servers span nodes, or one DisaggregatedSet for both roles.
 
 A KEDA ScaledObject for each Deployment scales servers by load.
 """
 
 import json
 import math
+from dataclasses import replace
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
@@ -35,7 +36,14 @@ from llmd_oke.objects import (
 from llmd_oke.planning import Rollout, placement
 from llmd_oke.serving import compiled_code, labels, network_policies, vllm
 from llmd_oke.serving.args import ServersArgs, UnitArgs
-from llmd_oke.serving.leader_worker_set import leader_worker_set, peer_environment, peer_hosts, peer_names_container
+from llmd_oke.serving.disaggregated_set import declare_disaggregated_set
+from llmd_oke.serving.leader_worker_set import (
+    leader_worker_set,
+    peer_environment,
+    peer_hosts,
+    peer_names_container,
+    set_spec,
+)
 from llmd_oke.serving.manifests import (
     NAMESPACE_S,
     api_access_mount,
@@ -69,6 +77,9 @@ class PrefillDecodeUnitArgs(UnitArgs, TypedDict):
     """Servers that compute prompts and hand over their KV cache."""
     decode: ServersArgs
     """Servers that generate tokens, each behind a routing sidecar."""
+    disaggregated_set: NotRequired[bool | None]
+    """Whether the servers of both roles are one DisaggregatedSet, whose controller replaces them in step and must be
+    installed in the cluster; if false or left out, each role is a Deployment or LeaderWorkerSet of its own."""
 
 
 class ScaledServersArgs(TypedDict):
@@ -127,14 +138,17 @@ class PrefillDecodeUnit(pulumi.ComponentResource):
     """Prefill and decode servers of one model; prefill servers hand KV cache over to decode servers."""
 
     prefill_deployment: pulumi.Output[str]
-    """Name of the prefill servers' Deployment."""
+    """Name of the prefill servers' Deployment, or of the set in its place."""
     decode_deployment: pulumi.Output[str]
-    """Name of the decode servers' Deployment."""
+    """Name of the decode servers' Deployment, or of the set in its place."""
 
     def __init__(self, name: str, args: PrefillDecodeUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:PrefillDecodeUnit", name, inputs(self, args), opts)
-        self.prefill_deployment = model_servers(self, name, "prefill", args, args["prefill"])
-        self.decode_deployment = model_servers(self, name, "decode", args, args["decode"])
+        if args.get("disaggregated_set"):
+            self.prefill_deployment = self.decode_deployment = _set_of_roles(self, name, args)
+        else:
+            self.prefill_deployment = model_servers(self, name, "prefill", args, args["prefill"])
+            self.decode_deployment = model_servers(self, name, "decode", args, args["decode"])
         register_outputs(self)
 
 
@@ -172,13 +186,33 @@ def model_servers(
     """
     name = f"{unit}-{role}"
     spec = server_spec(args, role, _parallelism(args, servers))
+    _declare_rules(parent, name, unit, args, spec)
+    manifest = workload(name, unit, args, servers, spec)
+    return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
+
+
+def _declare_rules(parent: pulumi.Resource, name: str, unit: str, args: UnitArgs, spec: ServerSpec) -> None:
+    """Declare what the servers of a role have besides their workload: rights, disruption budget, network policy."""
     pool = protected_pool(spec, args)
     for right in pool_reader(unit, pool, args) if pool else ():
         declare(f"{name}-{right['kind'].lower()}", right, pulumi.ResourceOptions(parent=parent))
-    declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
-    declare(name, network_policy(name, unit, role, args, spec), pulumi.ResourceOptions(parent=parent))
-    manifest = workload(name, unit, args, servers, spec)
-    return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
+    declare(name, disruption_budget(name, unit, spec.role, args), pulumi.ResourceOptions(parent=parent))
+    declare(name, network_policy(name, unit, spec.role, args, spec), pulumi.ResourceOptions(parent=parent))
+
+
+def _set_of_roles(parent: pulumi.Resource, unit: str, args: PrefillDecodeUnitArgs) -> pulumi.Output[str]:
+    """Declare the servers of both roles of a unit as a DisaggregatedSet; return its name, known once a Job has seen
+    that all of them are ready.
+    """
+    roles, limits_s, replaced = dict[Role, Manifest](), list[int](), list[str]()
+    both: dict[Role, ServersArgs] = {"prefill": args["prefill"], "decode": args["decode"]}
+    for name, servers in both.items():
+        spec = replace(server_spec(args, name, _parallelism(args, servers)), disaggregated_set=True)
+        _declare_rules(parent, f"{unit}-{name}", unit, args, spec)
+        roles[name] = {"metadata": {"labels": _labels(unit, args, spec)}, "spec": _set_spec(unit, args, servers, spec)}
+        limits_s += _limits_s(servers, spec)
+        replaced = [f"spec.roles[*].{label}" for label in _replacing(spec)]
+    return declare_disaggregated_set(parent, unit, args, roles, max(limits_s), replaced)
 
 
 def _parallelism(args: UnitArgs, servers: ServersArgs) -> Parallelism:
@@ -215,21 +249,14 @@ def workload(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: S
     """Return the servers of one role: a Deployment, whose selector contains no label that an update can change, or a
     LeaderWorkerSet if each server spans nodes.
     """
-    strategy, template = _rollout(servers), pod_template(unit, args, spec)
+    metadata: ObjectMeta = {"name": name, "namespace": args["namespace"], "labels": _labels(unit, args, spec)}
     if spec.parallelism.nodes > 1:
-        metadata: ObjectMeta = {"name": name, "namespace": args["namespace"], "labels": _labels(unit, args, spec)}
-        selector = labels.role_selector(unit, spec.role)
-        nodes, keeps = spec.parallelism.nodes, args.get("keeps_to_pools") or False
-        replicas = servers["replicas"]
-        return leader_worker_set(metadata, replicas, nodes, strategy, template, selector, keeps_to_pool=keeps)
+        return leader_worker_set(metadata, _set_spec(unit, args, servers, spec))
+    strategy = _rollout(servers)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {
-            "name": name,
-            "namespace": args["namespace"],
-            "labels": _labels(unit, args, spec),
-        },
+        "metadata": metadata,
         "spec": {
             "replicas": servers["replicas"],
             "selector": {"matchLabels": labels.role_selector(unit, spec.role)},
@@ -237,10 +264,17 @@ def workload(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: S
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": strategy.max_surge, "maxUnavailable": strategy.max_unavailable},
             },
-            "progressDeadlineSeconds": _create_timeout_s(servers, spec.model.startup_budget_s),
-            "template": template,
+            "progressDeadlineSeconds": _limits_s(servers, spec)[0],
+            "template": pod_template(unit, args, spec),
         },
     }
+
+
+def _set_spec(unit: str, args: UnitArgs, servers: ServersArgs, spec: ServerSpec) -> Manifest:
+    """Return the specification of the LeaderWorkerSet of one role's servers."""
+    selector, keeps = labels.role_selector(unit, spec.role), args.get("keeps_to_pools") or False
+    nodes, template = spec.parallelism.nodes, pod_template(unit, args, spec)
+    return set_spec(servers["replicas"], nodes, _rollout(servers), template, selector, keeps_to_pool=keeps)
 
 
 def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manifest:
@@ -295,26 +329,29 @@ def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) ->
     Pulumi ignores the number of servers if an autoscaler changes it: Pulumi neither reverts the number, nor resets it
     by removing the field.
     """
-    budget_s = spec.model.startup_budget_s
-    update_s = placement.update_timeout_s(budget_s, servers["replicas"], _rollout(servers))
     return pulumi.ResourceOptions(
         parent=parent,
-        custom_timeouts=timeouts(_create_timeout_s(servers, budget_s), servers.get("update_timeout_s") or update_s),
-        replace_on_changes=[
-            f'metadata.labels["{label}"]'
-            for label in (
-                labels.TENSOR_PARALLEL_SIZE,
-                labels.DATA_PARALLEL_SIZE,
-                *([labels.VERSION] if spec.settings.hands_over else []),
-            )
-        ],
+        custom_timeouts=timeouts(*_limits_s(servers, spec)),
+        replace_on_changes=_replacing(spec),
         delete_before_replace=True,
         ignore_changes=["spec.replicas"] if servers.get("autoscaled") else None,
     )
 
 
-def _create_timeout_s(servers: ServersArgs, startup_budget_s: int) -> int:
-    return servers.get("create_timeout_s") or placement.create_timeout_s(startup_budget_s)
+def _replacing(spec: ServerSpec) -> list[str]:
+    """Return the paths of the labels whose change replaces servers at once."""
+    sizes = (labels.TENSOR_PARALLEL_SIZE, labels.DATA_PARALLEL_SIZE)
+    return [
+        f'metadata.labels["{label}"]' for label in (*sizes, *([labels.VERSION] if spec.settings.hands_over else []))
+    ]
+
+
+def _limits_s(servers: ServersArgs, spec: ServerSpec) -> tuple[int, int]:
+    """Return the limits in seconds of the creation and of an update of a role's servers."""
+    budget_s = spec.model.startup_budget_s
+    update_s = placement.update_timeout_s(budget_s, servers["replicas"], _rollout(servers))
+    create_s = servers.get("create_timeout_s") or placement.create_timeout_s(budget_s)
+    return create_s, servers.get("update_timeout_s") or update_s
 
 
 def _labels(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, str]:
@@ -395,8 +432,8 @@ def _connector_arguments(spec: ServerSpec) -> list[str]:
     told = document(
         "tensor_parallel_size data_parallel_size data_parallel_size_local",
         spread,
-        prefill_hosts=",".join(peer_hosts("prefill", spread.nodes)),
-        decode_hosts=",".join(peer_hosts("decode", spread.nodes)),
+        prefill_hosts=",".join(peer_hosts(spec, "prefill")),
+        decode_hosts=",".join(peer_hosts(spec, "decode")),
     )
     return [argument.format(**told) for argument in (*way.sidecar_arguments, *of_ranks)]
 
@@ -417,7 +454,7 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> Container:
     protection = ["--enable-ssrf-protection", pool_flag] if pool else []
     traced = tracing_environment(f"{spec.model.name}-routing-proxy", spec.tracing)
     address = [from_field(POD_IP, "status.podIP")] if any(f"$({POD_IP})" in word for word in own) else []
-    variables = plain_variables(traced) + (peer_environment() if _names_peers(spec) else address)
+    variables = plain_variables(traced) + (peer_environment(spec) if _names_peers(spec) else address)
     container: Container = {
         "name": "routing-proxy",
         "image": sidecar.image.pinned,

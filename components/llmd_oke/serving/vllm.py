@@ -71,7 +71,8 @@ _KV_TRANSFER = "--kv-transfer-config"
 @dataclass(frozen=True)
 class ServerSpec:
     """Specification of a model server without the names of objects: the input of its container and its pod. `rdma`
-    tells whether the stack hands KV cache over by RDMA, `kv_events` whether the server publishes KV cache events.
+    tells whether the stack hands KV cache over by RDMA, `kv_events` whether the server publishes KV cache events, and
+    `disaggregated_set` whether the controller of DisaggregatedSets makes the server.
     """
 
     release: Release
@@ -84,6 +85,7 @@ class ServerSpec:
     cache: ModelCacheMountArgs = field(default_factory=ModelCacheMountArgs)
     tracing: TracingArgs | None = None
     kv_events: bool = False
+    disaggregated_set: bool = False
 
     @cached_property
     def settings(self) -> ServerSettings:

@@ -125,11 +125,11 @@ def read_cluster(
     namespace: str,
     limit_s: float = LIMIT_S,
     *,
-    over_nodes: bool = False,
+    with_sets: bool = False,
     secrets: Iterable[str] = (),
 ) -> ClusterReading:
     """Read a cluster's objects from the API server, concurrently and within `limit_s` seconds; LeaderWorkerSets only
-    with `over_nodes`, for servers that run over several nodes, and Secrets of the namespace only by the names in
+    with `with_sets`, for stacks that need their controller, and Secrets of the namespace only by the names in
     `secrets`.
     """
     until_s = time.monotonic() + limit_s
@@ -152,7 +152,7 @@ def read_cluster(
         ask(lambda way: _of_all_namespaces(way, "pods", namespace)),
     )
     deployments = ask_for(f"/apis/apps/v1/namespaces/{namespace}/deployments")
-    sets = ask_for(f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{namespace}/leaderworkersets") if over_nodes else None
+    sets = ask_for(f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{namespace}/leaderworkersets") if with_sets else None
     jobs = ask_for(f"/apis/batch/v1/namespaces/{namespace}/jobs")
     warnings = ask(lambda way: _of_all_namespaces(way, "events?fieldSelector=type%3DWarning", namespace)[0])
     by_name = f"/api/v1/namespaces/{namespace}/secrets?fieldSelector=metadata.name%3D"

@@ -137,8 +137,9 @@ class StatusReader:
         """Read the present status."""
         prometheus = self._prometheus
         alerts = ThreadedRead(prometheus.alerts) if prometheus else None
-        over_nodes, secrets = self._plan.over_nodes, used_secrets(self._plan) if self._ends_within is not None else ()
-        reading = read_cluster(self._access, self._plan.namespace, over_nodes=over_nodes, secrets=secrets)
+        secrets = used_secrets(self._plan) if self._ends_within is not None else ()
+        with_sets = self._plan.needs_group_controller
+        reading = read_cluster(self._access, self._plan.namespace, with_sets=with_sets, secrets=secrets)
         running = () if isinstance(reading.pods, Unread) else programs(own_pods(self._plan, reading.pods))
         growth = self._growth(running, reading)
         unasked = Unread("no Prometheus; `--prometheus URL` names one")
