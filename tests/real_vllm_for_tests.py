@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llmd_oke.operations.guards import SERVERS
+from llmd_oke.operations.guards import SERVERS, pod_templates
 from llmd_oke.program.declare import Rendered
 from llmd_pods.compiled_code.start import server_command
 from llmd_rehearsal.pods.environment import expand
@@ -51,12 +51,8 @@ def rendered_servers(rendered: Rendered) -> Iterator[tuple[list[str], dict[str, 
     nodes.
     """
     for declared in rendered.resources:
-        if (place := SERVERS.get(declared.type)) is None:
-            continue
-        template: Any = declared.inputs["spec"]
-        for key in place:
-            template = template[key]
-        for container in template["spec"]["containers"]:
+        templates = pod_templates(declared.inputs) if declared.type in SERVERS else ()
+        for container in [container for _, template in templates for container in template["spec"]["containers"]]:
             if server_command(container.get("command", ())) == ["vllm", "serve"]:
                 variables = {entry["name"]: entry.get("value", "") for entry in container["env"]}
                 of_leader = {**variables, "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader"}

@@ -21,7 +21,7 @@ from typing import Any
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TERMINATION_LOG = Path("/dev/termination-log")
 REQUEST_TIMEOUT_S = 30.0
-PATH = "apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets?labelSelector={}"
+URL = "https://{}:{}/apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets?labelSelector={}"
 SET_LABEL = "disaggregatedset.x-k8s.io/name"
 ROLE_LABEL = "disaggregatedset.x-k8s.io/role"
 """Labels that the controller sets on LeaderWorkerSets and on their pods."""
@@ -105,8 +105,8 @@ def list_sets(name: str) -> Sets:
     """Return the LeaderWorkerSets of this namespace that a DisaggregatedSet's controller has made."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     namespace, token = (ACCOUNT / "namespace").read_text(), (ACCOUNT / "token").read_text()
-    path = PATH.format(namespace, urllib.parse.quote(f"{SET_LABEL}={name}"))
-    request = urllib.request.Request(f"https://{host}:{port}/{path}", headers={"Authorization": f"Bearer {token}"})
+    url = URL.format(host, port, namespace, urllib.parse.quote(f"{SET_LABEL}={name}"))
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - https
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
     with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=context) as answer:  # noqa: S310 - https
         return json.load(answer)["items"]

@@ -255,9 +255,9 @@ def removed_servers(file: Path, plan: Plan) -> list[str]:
         if resource["type"] in SERVERS and gpus_of(resource.get("inputs") or {})
     ]
     planned = [
-        f"{unit.name}{'-[0-9a-f]+' if model.update_way == 'beside' else ''}-{role.role}"
+        f"{unit.name}{'-[0-9a-f]+' if model.update_way == 'beside' else ''}{suffix}"
         for model in plan.models
         for unit in model.units
-        for role in unit.roles
+        for suffix in ([""] if model.disaggregated_set else [f"-{role.role}" for role in unit.roles])
     ]
     return [name for name in deployed if not any(re.fullmatch(pattern, name) for pattern in planned)]

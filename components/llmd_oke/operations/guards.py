@@ -42,11 +42,14 @@ BOOT_VOLUME = "BOOT_VOLUME_REPLACE"
 """Cycle mode that replaces only the boot volume of each instance (OCI API, NodePoolCyclingDetails)."""
 
 
-SERVERS = {
-    "kubernetes:apps/v1:Deployment": ("template",),
-    "kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet": ("leaderWorkerTemplate", "workerTemplate"),
-}
-"""Resource types of servers, with the path of the pod template in the spec."""
+SERVERS = frozenset(
+    {
+        "kubernetes:apps/v1:Deployment",
+        "kubernetes:disaggregatedset.x-k8s.io/v1:DisaggregatedSet",
+        "kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet",
+    }
+)
+"""Resource types of servers."""
 
 
 GPU = "amd.com/gpu"
@@ -259,13 +262,23 @@ def displacement(preview: Preview, gpus: int, resource: str = GPU) -> Displaceme
 
 
 def gpus_of(deployment: Mapping[str, Any], resource: str = GPU) -> int:
-    """Return the number of GPUs of all pods of a Deployment or LeaderWorkerSet."""
-    spec = _nested(deployment, "spec")
-    templates = [_nested(spec, *place, "spec").get("containers") for place in SERVERS.values()]
-    containers: list[Mapping[str, Any]] = next(filter(None, templates), None) or []
-    limits = [_nested(container, "resources", "limits") for container in containers]
-    pods = int(spec.get("replicas", 1)) * int(_nested(spec, "leaderWorkerTemplate").get("size", 1))
-    return pods * sum(int(limit.get(resource, 0)) for limit in limits)
+    """Return the number of GPUs of all pods of a Deployment, LeaderWorkerSet or DisaggregatedSet."""
+    return sum(
+        count * int(_nested(container, "resources", "limits").get(resource, 0))
+        for count, template in pod_templates(deployment)
+        for container in _nested(template, "spec").get("containers") or ()
+    )
+
+
+def pod_templates(workload: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield number and template of the pods of a Deployment or LeaderWorkerSet, or of each role of a
+    DisaggregatedSet.
+    """
+    spec = _nested(workload, "spec")
+    for part in [_nested(role, "spec") for role in spec["roles"]] if "roles" in spec else [spec]:
+        group = _nested(part, "leaderWorkerTemplate")
+        count = int(part.get("replicas", 1)) * int(group.get("size", 1))
+        yield count, _nested(group, "workerTemplate") or _nested(part, "template")
 
 
 def _nested(value: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:

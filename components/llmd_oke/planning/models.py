@@ -31,7 +31,12 @@ from llmd_oke.planning.known_faults import met_faults
 from llmd_oke.planning.kv_connectors import kv_cache_problems
 from llmd_oke.planning.model_plan import AnswerChange
 from llmd_oke.planning.model_scaling import scaling_problems
-from llmd_oke.planning.over_nodes import over_nodes_problem, over_nodes_problems, spread_over_nodes
+from llmd_oke.planning.over_nodes import (
+    disaggregated_set_problems,
+    over_nodes_problem,
+    over_nodes_problems,
+    spread_over_nodes,
+)
 from llmd_oke.planning.placement import lacks_virtual_functions, virtual_functions
 from llmd_oke.planning.planned_model import PlannedModel, kv_cache_settings
 from llmd_oke.planning.rdma_adapters import rdma_adapter_problems
@@ -65,6 +70,7 @@ def topology_problems(context: PlannedModel) -> Iterator[Problem]:
         spread = [*_without_experts(context, role)] or [*_parallelism(context, role)]
         yield from spread or _memory(context, role)
     yield from over_nodes_problems(context)
+    yield from disaggregated_set_problems(context)
     yield from _transfer(context)
 
 

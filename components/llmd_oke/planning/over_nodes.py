@@ -1,4 +1,6 @@
-"""Checks of servers with more GPUs than a node: groups of pods, each with a whole node and an equal number of ranks."""
+"""Checks of servers whose pods the controller of LeaderWorkerSets makes: those with more GPUs than a node, as groups of
+pods with a whole node and an equal number of ranks each, and roles of DisaggregatedSets.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,9 +8,11 @@ from dataclasses import replace
 from llmd_base.errors import Problem
 from llmd_bench.deployment import Parallelism
 
-from llmd_oke.catalogue.releases import OverNodes
+from llmd_oke.catalogue.releases import OverNodes, release_names
+from llmd_oke.catalogue.releases import release as known
 from llmd_oke.config import Role
 from llmd_oke.config.base import DNS_LABEL_FORM
+from llmd_oke.planning.placement import unit_names
 from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import used_release
 
@@ -63,6 +67,52 @@ def over_nodes_problems(context: PlannedModel) -> Iterator[Problem]:
         name = context.model.object_name
         why = f"a LeaderWorkerSet's name begins with a letter ({DNS_LABEL_FORM})"
         yield Problem(f"{context.path}.name", name, "a name that begins with a letter", why)
+
+
+LONGEST_STATEFUL_SET = 52
+"""Longest name of a StatefulSet in characters. Its pods have it in the label `controller-revision-hash`, before a dash
+and up to 10 characters (Kubernetes, pkg/controller/history), and a label has 63 at most.
+"""
+
+_DIGEST = "-12345678"
+"""Form of the digests in names of units (`llmd_oke.program.models.unit_name`), and in those of a DisaggregatedSet's
+LeaderWorkerSets (LWS 0.9.0, pkg/utils/disaggregatedset).
+"""
+
+
+def disaggregated_set_problems(context: PlannedModel) -> Iterator[Problem]:
+    """Yield the problems of a model whose servers are to be roles of a DisaggregatedSet."""
+    model, release, path = context.model, used_release(context.stack), f"{context.path}.disaggregatedSet"
+    if not model.disaggregated_set:
+        return
+    if release is not None and release.disaggregated_sets is None:
+        others = ", ".join(item.name for name in release_names() if (item := known(name)) and item.disaggregated_sets)
+        yield Problem(path, "true", "false", f"{release.name} doesn't have it: {others} does")
+    if not model.topology.disaggregated:
+        yield Problem(
+            path, "true", "false", "it is of prefill and decode servers, and the topology has aggregated ones"
+        )
+        return
+    if model.scaling is not None:
+        why = "KEDA scales Deployments, and the servers are roles of a DisaggregatedSet"
+        yield Problem(f"{context.path}.scaling", "given", "nothing", why)
+    names = {role: _longest_name(context, role) for role in model.topology.servers()}
+    role, longest = max(names.items(), key=lambda item: len(item[1]))
+    if (excess := len(longest) - LONGEST_STATEFUL_SET) > 0:
+        accepted = f"a name of at most {len(model.object_name) - excess} characters"
+        why = (
+            f"{role} servers would have a StatefulSet with a name like {longest}, {excess} characters too long for a"
+            " label of its pods"
+        )
+        yield Problem(f"{context.path}.name", model.name, accepted, why)
+
+
+def _longest_name(context: PlannedModel, role: Role) -> str:
+    """Return the longest name that a StatefulSet of a role's servers can get, with digits in place of digests. Servers
+    that span nodes have one of their own for each server.
+    """
+    last = f"-{context.model.topology.servers()[role].replicas - 1}" if context.parallelism(role).nodes > 1 else ""
+    return f"{unit_names(context.model)[-1]}{_DIGEST}{_DIGEST}-{role}{last}"
 
 
 def _facts(context: PlannedModel) -> OverNodes | None:

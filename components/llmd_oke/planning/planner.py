@@ -43,7 +43,7 @@ from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import planned_iam
-from llmd_oke.planning.model_plan import ModelPlan, PlacedNode, PlannedPool, RolePlan, UnitPlan, UpdateWay
+from llmd_oke.planning.model_plan import ModelPlan, PlacedNode, PlannedPool, RolePlan, Rollout, UnitPlan, UpdateWay
 from llmd_oke.planning.models import answer_changes
 from llmd_oke.planning.monitoring import monitoring, tracing
 from llmd_oke.planning.network import control_plane_cidrs, planned_network
@@ -237,7 +237,7 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
     model, facts, part = context.model, context.facts, context.model.topology.servers()[role]
     spread, rdma = context.parallelism(role), room.config.rdma == "sriov-vf"
     settings = server_settings(release, facts, model.engine, role, spread, rdma=rdma)
-    rollout = placement.rollout(part.replicas, room.surges(role, spread))
+    rollout = _rollout(role, context, room)
     download_s = download_limit_s(room.config)
     return RolePlan(
         settings=settings,
@@ -252,6 +252,18 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
         scaling=model.scaling.servers().get(role) if model.scaling else None,
         host_key_value_tokens=host_key_value_tokens(facts, spread, settings.host_memory_gib, settings.draft),
     )
+
+
+def _rollout(role: Role, context: PlannedModel, room: _Room) -> Rollout:
+    """Return the rolling update of a role's servers. Roles of a DisaggregatedSet without room for both roles' further
+    servers are replaced in equal steps.
+    """
+    servers = context.model.topology.servers()
+    surges = {name: room.surges(name, context.parallelism(name)) for name in servers}
+    if context.model.disaggregated_set and not all(surges.values()):
+        steps = min(part.replicas for part in servers.values())
+        return Rollout(max_surge=0, max_unavailable=-(-servers[role].replicas // steps))
+    return placement.rollout(servers[role].replicas, surges[role])
 
 
 def _problems_of_other_parts(value: Any, problems: Iterable[Problem]) -> list[Problem]:

@@ -1,9 +1,11 @@
-"""Servers that span nodes in a status: those that wait for a dead node, and where more is told of them."""
+"""Servers that LeaderWorkerSets' controller makes, in a status: numbers, waits for a dead node, and commands."""
 
 from typing import Any
 
 from lightkube.resources.core_v1 import Node, Pod
-from llmd_oke.operations.status.servers import DeploymentPods, group_symptoms, shortages
+from llmd_oke.operations.status.reading import LeaderWorkerSet
+from llmd_oke.operations.status.servers import DeploymentPods, group_symptoms, server_groups, shortages
+from llmd_oke.operations.status.symptoms import Severity, Symptom
 from llmd_oke.serving.leader_worker_set import GROUP_LABEL
 from stack_cluster import LONG_AGO, node, pod
 from stack_files import model, plan
@@ -35,3 +37,44 @@ def test_a_leaderworkerset_without_ready_pods_is_reported_with_a_describe_comman
     group = DeploymentPods(name, wide.models[0].name, wide.models[0].units[0].name, "aggregated", 1, 2, 2)
     (symptom,) = shortages(wide, [group], [])
     assert f"describe leaderworkerset {name}" in symptom.remedy
+
+
+def set_of_role(role: str, revision: str, ready: int, wanted: int, unit: str) -> Any:
+    """A LeaderWorkerSet as the controller of DisaggregatedSets makes it."""
+    own = {"llm-d.ai/inference-serving": "true", "llm-d.ai/role": role, "llmd-oke/unit": unit, "llmd-oke/model": "m"}
+    return LeaderWorkerSet.from_dict(
+        {
+            "metadata": {"name": f"{unit}-{revision}-{role}", "labels": {"disaggregatedset.x-k8s.io/role": role}},
+            "spec": {"replicas": wanted, "leaderWorkerTemplate": {"workerTemplate": {"metadata": {"labels": own}}}},
+            "status": {"readyReplicas": ready},
+        }
+    )
+
+
+def together() -> Any:
+    return plan(model("8p-tp1-4d-tp2", disaggregatedSet=True), release="llm-d-0.10.0", nodes=2)
+
+
+def test_servers_of_a_disaggregatedset_are_counted_for_each_role_in_all_revisions():
+    made = together()
+    unit = made.models[0].units[0].name
+    sets = [
+        set_of_role("prefill", "aaaaaaaa", 6, 6, unit),
+        set_of_role("prefill", "bbbbbbbb", 1, 2, unit),
+        set_of_role("decode", "aaaaaaaa", 4, 4, unit),
+    ]
+    groups = server_groups(made, [], sets)
+    counted = [(group.name, group.role, group.ready, group.desired, group.planned) for group in groups]
+    assert counted == [(f"{unit}-prefill", "prefill", 7, 8, 8), (f"{unit}-decode", "decode", 4, 4, 4)]
+
+
+def test_missing_servers_of_a_disaggregatedset_are_reported_with_a_command_for_its_sets():
+    made = together()
+    (planned,) = made.models
+    unit = planned.units[0].name
+    group = DeploymentPods(f"{unit}-prefill", planned.name, unit, "prefill", 7, 8, 8)
+    (symptom,) = shortages(made, [group], [])
+    chosen = f"disaggregatedset.x-k8s.io/name={unit},disaggregatedset.x-k8s.io/role=prefill"
+    assert symptom.remedy.endswith(f"describe leaderworkersets -l {chosen}")
+    known = Symptom(Severity.DEGRADED, f"{unit}-0a1b2c3d-prefill-3 doesn't start", "")
+    assert list(shortages(made, [group], [known])) == []

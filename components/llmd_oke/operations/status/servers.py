@@ -1,7 +1,8 @@
 """Model servers, routers and front doors of a stack: numbers of ready pods, and the symptoms of faulty ones."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -9,7 +10,9 @@ from lightkube.generic_resource import GenericNamespacedResource
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Event, Node, Pod
 from llmd_bench.deployment import EndpointRole
+from llmd_pods.disaggregated_set_program import ROLE_LABEL, SET_LABEL
 
+from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.operations.status.reading import age_text, condition, container_statuses, ended, name_of
 from llmd_oke.operations.status.symptoms import Severity, Symptom, grouped, some
@@ -32,8 +35,8 @@ _STARTING = ("ContainerCreating", "PodInitializing")
 
 @dataclass(frozen=True)
 class DeploymentPods:
-    """Numbers of pods of one Deployment, or of groups of pods of one LeaderWorkerSet: ready, desired by the object, and
-    planned.
+    """Numbers of pods of one Deployment, or of groups of pods of one LeaderWorkerSet or of one role of a
+    DisaggregatedSet, in all its revisions: ready, desired by the object, and planned.
 
     `role` is that of model servers, `router`, or `front door`. `planned` is None if the plan has no such object, or if
     an autoscaler sets the number.
@@ -70,8 +73,12 @@ def server_groups(
     planned = {name: None if role.scaling else role.replicas for name, role in _roles(plan)}
     order = {name: place for place, name in enumerate(planned)}
     found = (*(_group(item, planned) for item in deployments), *(_spanning(item, planned) for item in sets))
-    groups = [group for group in found if group]
-    return tuple(sorted(groups, key=lambda group: (order.get(group.name, len(order)), group.name)))
+    groups: dict[str, DeploymentPods] = {}
+    for group in filter(None, found):
+        known = groups.get(group.name)
+        more = (known.ready, known.desired) if known else (0, 0)
+        groups[group.name] = replace(group, ready=group.ready + more[0], desired=group.desired + more[1])
+    return tuple(sorted(groups.values(), key=lambda group: (order.get(group.name, len(order)), group.name)))
 
 
 def _roles(plan: Plan) -> Iterator[tuple[str, RolePlan]]:
@@ -88,10 +95,14 @@ def _group(item: Deployment, planned: Mapping[str, int | None]) -> DeploymentPod
 
 
 def _spanning(item: GenericNamespacedResource, planned: Mapping[str, int | None]) -> DeploymentPods | None:
-    """Return the numbers of servers of a LeaderWorkerSet; a server is ready if its pods on all nodes are ready."""
+    """Return the numbers of servers of a LeaderWorkerSet; a server is ready if its pods on all nodes are ready. Sets
+    of a DisaggregatedSet count for unit and role, whatever their revision.
+    """
     spec, status = cast("dict[str, Any]", item.spec or {}), cast("dict[str, Any]", item.status or {})
     own: dict[str, str] = spec["leaderWorkerTemplate"]["workerTemplate"]["metadata"].get("labels", {})
-    return _serving(name_of(item), own, status.get("readyReplicas", 0), spec.get("replicas", 1), planned)
+    role = texts(metadata(item), "labels").get(ROLE_LABEL)
+    name = name_of(item) if role is None else f"{own.get(labels.UNIT)}-{role}"
+    return _serving(name, own, status.get("readyReplicas", 0), spec.get("replicas", 1), planned)
 
 
 def _serving(
@@ -161,11 +172,16 @@ def shortages(plan: Plan, groups: Iterable[DeploymentPods], known: Sequence[Symp
     symptom of its pods.
     """
     spanning = {name for name, role in _roles(plan) if role.parallelism.nodes > 1}
+    together = {model.name for model in plan.models if model.disaggregated_set}
     for group in groups:
-        if group.ready < group.desired and not any(f"{group.name}-" in symptom.what for symptom in known):
+        pods, kind = f"{group.name}-", "leaderworkerset" if group.name in spanning else "deployment"
+        described = f"{kind} {group.name}"
+        if group.model in together and group.role in HANDING_OVER:
+            pods = f"{group.unit}-[0-9a-f]{{8}}-{group.role}-"
+            described = f"leaderworkersets -l {SET_LABEL}={group.unit},{ROLE_LABEL}={group.role}"
+        if group.ready < group.desired and not any(re.search(pods, symptom.what) for symptom in known):
             what = f"{group.name}: {group.ready} of {group.desired} ready"
-            kind = "leaderworkerset" if group.name in spanning else "deployment"
-            yield Symptom(Severity.DEGRADED, what, f"kubectl -n {plan.namespace} describe {kind} {group.name}")
+            yield Symptom(Severity.DEGRADED, what, f"kubectl -n {plan.namespace} describe {described}")
 
 
 def _outages(plan: Plan, model: ModelPlan, own: Sequence[DeploymentPods]) -> Iterator[Symptom]:

@@ -1,0 +1,88 @@
+"""DisaggregatedSets in stack files: where they are refused, and in which steps their roles are replaced."""
+
+import pytest
+from llmd_oke.config import validate
+from llmd_oke.planning import Plan
+from stack_files import model, plan, problems, stack
+
+SCALING = {"prefill": {"minReplicas": 1, "maxReplicas": 8, "requests": 10}}
+RELEASE = {"release": "llm-d-0.10.0"}
+
+
+def asked(topology: str = "8p-tp1-4d-tp2", **changes: object) -> dict[str, object]:
+    return model(topology, disaggregatedSet=True, **changes)
+
+
+def found(*models: dict[str, object], nodes: int = 9, release: str = "llm-d-0.10.0") -> dict[str, str]:
+    """Reasons of the problems of a stack, by path."""
+    return {problem.path: problem.why for problem in problems(*models, nodes=nodes, release=release)}
+
+
+def rollouts(topology: str, nodes: int = 2) -> dict[str, tuple[int, int]]:
+    (unit,) = made(topology, nodes).models[0].units
+    return {role.role: (role.rollout.max_surge, role.rollout.max_unavailable) for role in unit.roles}
+
+
+def made(topology: str, nodes: int) -> Plan:
+    return plan(asked(topology), nodes=nodes, **RELEASE)
+
+
+def test_a_release_without_disaggregatedsets_refuses_them_and_names_those_with():
+    why = found(asked(), release="llm-d-0.9.0")["models[0].disaggregatedSet"]
+    assert why == "llm-d-0.9.0 doesn't have it: llm-d-0.10.0 does"
+
+
+def test_aggregated_servers_are_no_roles_of_a_disaggregatedset():
+    assert "aggregated" in found(asked("agg-tp1-8r"))["models[0].disaggregatedSet"]
+
+
+def test_all_problems_of_a_disaggregatedset_are_reported_at_once():
+    wrong = asked(scaling=SCALING, name="a-name-with-27-characters-x")
+    assert set(found(wrong, release="llm-d-0.9.0")) == {
+        f"models[0].{key}" for key in ("disaggregatedSet", "scaling", "name")
+    }
+
+
+@pytest.mark.parametrize(("length", "copies", "fits"), [(26, 1, True), (27, 1, False), (24, 2, True), (25, 2, False)])
+def test_names_too_long_for_pods_of_a_disaggregatedset_are_refused(length: int, copies: int, fits: bool):
+    """<name>-<copy>-<version>-<revision>-prefill has at most 52 characters."""
+    named = asked("1p-tp1-1d-tp1", name="n" * length, copies=copies)
+    if fits:
+        assert plan(named, **RELEASE).models[0].disaggregated_set
+    else:
+        assert "1 characters too long" in found(named)["models[0].name"]
+
+
+@pytest.mark.parametrize(("length", "fits"), [(24, True), (25, False)])
+def test_names_of_servers_over_nodes_keep_room_for_the_servers_number(length: int, fits: bool):
+    wide = asked("1p-tp1dp16ep-1d-tp1dp16ep", name="n" * length, model="qwen3-235b-a22b-fp8")
+    if fits:
+        assert plan(wide, nodes=4, **RELEASE).needs_group_controller
+    else:
+        assert "models[0].name" in found(wide, nodes=4)
+
+
+def test_roles_without_room_are_replaced_in_equally_many_steps():
+    """A role that is replaced in more steps than the other has servers would wait for room that it gets at the end."""
+    assert rollouts("8p-tp1-4d-tp2") == {"prefill": (0, 2), "decode": (0, 1)}
+    assert rollouts("8p-tp1-1d-tp8") == {"prefill": (0, 8), "decode": (0, 1)}
+
+
+def test_roles_with_room_for_both_are_replaced_by_servers_beside_the_old_ones():
+    surges = rollouts("2p-tp1-1d-tp1", nodes=9)
+    assert all(surge and not unavailable for surge, unavailable in surges.values())
+
+
+def test_stacks_with_a_disaggregatedset_need_the_controller_of_leaderworkersets():
+    assert made("8p-tp1-4d-tp2", 9).needs_group_controller
+    assert not plan(model(), **RELEASE).needs_group_controller
+
+
+def test_known_limits_of_disaggregatedsets_are_reported():
+    paths = [item.path for item in made("8p-tp1-4d-tp2", 9).advice]
+    assert "models[0].disaggregatedSet" in paths
+
+
+def test_a_stack_file_without_disaggregatedset_has_no_such_key():
+    (own,) = validate(stack(model())).model_dump(by_alias=True)["models"]
+    assert "disaggregatedSet" not in own
