@@ -382,8 +382,8 @@ def _has_prometheus(plan: Plan) -> bool:
 
 
 class LeaderWorkerSetParts(Entry):
-    """Content of `values/rehearsal/leader-worker-set.yaml`: objects that the local cluster gets for stacks with servers
-    that span nodes.
+    """Content of `values/rehearsal/leader-worker-set.yaml`: objects that the local cluster gets for stacks that
+    need the controller of LeaderWorkerSets.
     """
 
     objects: tuple[dict[str, Any], ...]
@@ -401,8 +401,8 @@ def _has_groups(plan: Plan) -> bool:
 
 def preinstalled_definitions(plan: Plan) -> tuple[CrdFiles, ...]:
     """Return the CustomResourceDefinitions that a stack requires and doesn't create: KEDA's for scaling, the
-    LeaderWorkerSets' for servers that span nodes, the Gateway API's for models behind a Gateway, and the Prometheus
-    operator's.
+    LeaderWorkerSets' for servers that their controller makes, the Gateway API's for models behind a Gateway, and the
+    Prometheus operator's.
     """
     return (
         *([scaling().definitions, keda_parts().definitions] if is_scaled(plan) else []),

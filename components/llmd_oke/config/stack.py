@@ -487,9 +487,9 @@ class StackConfig(ConfigPart):
     """Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
 
     leader_worker_sets: Annotated[LeaderWorkerSets, Field(exclude_if=lambda way: way == "existing")] = "existing"
-    """Origin of the LeaderWorkerSet controller, which runs servers that span nodes. `existing`: the cluster has one
-    already. `install`: it is installed with the cluster, from its chart; never beside another one, as both would act on
-    the same objects.
+    """Origin of the LeaderWorkerSet controller, which runs servers that span nodes and those of DisaggregatedSets.
+    `existing`: the cluster has one already. `install`: it is installed with the cluster, from its chart; never beside
+    another one, as both would act on the same objects.
     """
 
     tags: Annotated[Tags | None, Field(exclude_if=is_absent)] = None

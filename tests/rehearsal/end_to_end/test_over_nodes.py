@@ -1,5 +1,5 @@
 """Servers over nodes: groups of pods by the real controller of LeaderWorkerSets, which the stack installs by its chart,
-experts that exchange tokens by MoRI, a node of a group that dies, and what a DisaggregatedSet says of its servers.
+experts that exchange tokens by MoRI, and a node of a group that dies.
 """
 
 import json
@@ -34,30 +34,6 @@ MORI = {
     "prefill": {"all2AllBackend": "mori_high_throughput"},
     "decode": {"all2AllBackend": "mori_low_latency"},
 }
-DISAGGREGATED_SET = """
-import json, sys, time, lightkube
-from lightkube.config.kubeconfig import KubeConfig
-from lightkube.generic_resource import create_namespaced_resource
-
-limit_s, image = float(sys.argv[1]), sys.argv[2]
-client = lightkube.Client(KubeConfig.from_env(), namespace="llm-d", trust_env=False)
-Set = create_namespaced_resource("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets")
-Both = create_namespaced_resource("disaggregatedset.x-k8s.io", "v1", "DisaggregatedSet", "disaggregatedsets")
-container = {"name": "idle", "image": image, "command": ["python3", "-c", "import signal; signal.pause()"]}
-template = {"size": 1, "workerTemplate": {"spec": {"containers": [container]}}}
-roles = [{"name": name, "spec": {"replicas": 1, "leaderWorkerTemplate": template}} for name in ("prefill", "decode")]
-kind = {"apiVersion": "disaggregatedset.x-k8s.io/v1", "kind": "DisaggregatedSet"}
-client.create(Both.from_dict({**kind, "metadata": {"name": "pair"}, "spec": {"roles": roles}}))
-deadline_s, ready = time.monotonic() + limit_s, 0
-while ready < len(roles) and time.monotonic() < deadline_s:
-    time.sleep(1)
-    sets = client.list(Set, labels={"disaggregatedset.x-k8s.io/name": "pair"})
-    ready = sum((item.get("status") or {}).get("readyReplicas", 0) for item in sets)
-print(json.dumps({"ready": ready, "status": client.get(Both, "pair").get("status") or {}}))
-client.delete(Both, "pair")
-"""
-"""Makes a DisaggregatedSet, waits until servers of both roles are ready, and tells its status."""
-
 MOST_REFUSED_S = 90
 """Within this, pods of sets are admitted again after the authority of the webhooks was made anew: what kubelets take to
 bring a changed Secret to a pod's files.
@@ -144,13 +120,6 @@ class Inside:
                 end.touch()
                 output, _ = sending.communicate(timeout=300)
         rows += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-
-
-def test_the_status_of_a_disaggregatedset_does_not_show_the_state_of_its_servers(project: Project, rehearsed: Ended):
-    """Reason why stacks have none (docs/decisions/0136): an update would end before its servers are there."""
-    assert rehearsed.status == 0, rehearsed.errors
-    told = Inside(project).run(sys.executable, "-c", DISAGGREGATED_SET, str(LIMIT_S), OWN_IMAGE)
-    assert json.loads(told.splitlines()[-1]) == {"ready": 2, "status": {}}
 
 
 def test_no_request_fails_while_certificates_of_the_controllers_webhooks_are_rotated(

@@ -336,6 +336,8 @@ def limits_of_settings(release: Release) -> Iterator[tuple[str, KnownLimit]]:
         yield from ((f"with `kvCache.connector: {name}`, ", limit) for limit in way.limits)
     if release.vllm.over_nodes is not None:
         yield from (("of servers over nodes: ", limit) for limit in release.vllm.over_nodes.limits)
+    if release.disaggregated_sets is not None:
+        yield from (("with `disaggregatedSet: true`, ", limit) for limit in release.disaggregated_sets.limits)
 
 
 def page() -> str:

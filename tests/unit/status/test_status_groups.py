@@ -68,7 +68,7 @@ def test_servers_of_a_disaggregatedset_are_counted_for_each_role_in_all_revision
     assert counted == [(f"{unit}-prefill", "prefill", 7, 8, 8), (f"{unit}-decode", "decode", 4, 4, 4)]
 
 
-def test_missing_servers_of_a_disaggregatedset_are_reported_with_a_command_for_its_sets():
+def test_missing_servers_of_a_disaggregatedset_are_reported_with_its_sets():
     made = together()
     (planned,) = made.models
     unit = planned.units[0].name
