@@ -113,6 +113,8 @@ def apply_change(text: str, model: int, choice: StackFileChange, project: Path =
     changes: dict[str, Any] = {"topology": choice.topology}
     if choice.copies != planned.get("copies", 1):
         changes["copies"] = choice.copies
+    if planned.get("disaggregatedSet") and choice.topology.startswith("agg-"):
+        changes["disaggregatedSet"] = False  # it is of prefill and decode servers
     for key, value in changes.items():
         _put(entry, key, value, after="topology")
     engine = entry.get("engine")

@@ -195,6 +195,14 @@ def test_without_free_gpus_an_inferencepool_syncs_after_its_decode_servers(rende
         assert pickers[f"{unit}-epp"] < servers[f"{unit}-epp"]
 
 
+def test_without_free_gpus_an_inferencepool_syncs_after_its_disaggregatedset(render: Render):
+    config = stack(model("4p-tp1-4d-tp1", disaggregatedSet=True), nodes=1, release="llm-d-0.10.0")
+    result = render(config)
+    (servers,), (pool,) = (by_name(result, kind).values() for kind in ("DisaggregatedSet", "InferencePool"))
+    (wait,) = (wave for name, wave in by_name(result, "Job").items() if "-wait-" in name)
+    assert servers < wait < pool
+
+
 def test_with_enough_gpus_changed_servers_are_rendered_with_a_new_inferencepool(render: Render):
     before, after = (render(stack(model("2p-tp1-1d-tp2", engine={"blockSize": size}))) for size in (128, 64))
     pools, servers = by_name(before, "InferencePool"), by_name(before, "Deployment")

@@ -301,7 +301,7 @@ def rendering_of(stack: str, resources: Sequence[Declared], updates: Sequence[Mo
 
 def _after_decode_servers(resources: Sequence[Declared], units: Collection[str]) -> Mapping[str, str]:
     """Return, by URN, the additional dependencies of the units' InferencePools and prefill servers: each must wait for
-    the URN of the unit's decode servers.
+    the URN of the unit's decode servers, or of the Job that waits for both roles of a DisaggregatedSet.
 
     Pulumi deletes the servers of a unit before it creates those of another version. Applied as YAML, servers roll, and
     an InferencePool selects servers of one version: if the pool changed first, no server would answer until a new

@@ -135,7 +135,9 @@ def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
 
 def _accepted(context: PlannedModel, index: int, topology: Topology) -> bool:
     """Tell whether planning takes one unit of a topology, first by what costs the least to look at."""
-    model = context.model.model_copy(update={"topology": topology, "copies": 1, "scaling": None})
+    model = context.model.model_copy(
+        update={"topology": topology, "copies": 1, "scaling": None, "disaggregated_set": False}
+    )
     changed = replace(context, model=model)
     for problems in (topology_problems, other_problems):
         if next(problems(changed), None) is not None:

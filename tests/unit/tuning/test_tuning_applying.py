@@ -64,6 +64,15 @@ def test_one_copy_of_a_topology_is_not_written_if_the_key_copies_is_absent():
     ]
 
 
+def test_applying_aggregated_servers_ends_a_models_disaggregatedset():
+    text = FILE.replace("slo: {ttftMs: 2000}", "disaggregatedSet: true")
+    entry = document_of(apply_change(text, 0, StackFileChange("agg-tp2-4r", 1, 64)))["config"]["llmd-oke:stack"][
+        "models"
+    ][0]
+    assert entry["disaggregatedSet"] is False
+    assert "+        disaggregatedSet: false" not in changed_lines(text, apply_change(text, 0, CHOICE))
+
+
 def test_a_topology_written_as_a_mapping_is_replaced_by_its_short_name():
     text = FILE.replace('"agg-tp1-1r"', "{aggregated: {replicas: 1, tensorParallelSize: 1}}")
     assert (
