@@ -42,12 +42,10 @@ BOOT_VOLUME = "BOOT_VOLUME_REPLACE"
 """Cycle mode that replaces only the boot volume of each instance (OCI API, NodePoolCyclingDetails)."""
 
 
-SERVERS = frozenset(
-    {
-        "kubernetes:apps/v1:Deployment",
-        "kubernetes:disaggregatedset.x-k8s.io/v1:DisaggregatedSet",
-        "kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet",
-    }
+SERVERS = (
+    "kubernetes:apps/v1:Deployment",
+    "kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet",
+    "kubernetes:disaggregatedset.x-k8s.io/v1:DisaggregatedSet",
 )
 """Resource types of servers."""
 

@@ -150,6 +150,18 @@ def test_a_deployment_without_gpus_does_not_count_as_a_removed_model_server(tmp_
     assert removed_servers(state(tmp_path, deployment("old-router-epp", 0)), PLAN) == []
 
 
+def test_deployments_count_as_removed_once_their_roles_are_a_disaggregatedset(tmp_path: Path):
+    container = {"resources": {"limits": {"amd.com/gpu": "1"}}}
+    template = {"workerTemplate": {"spec": {"containers": [container]}}}
+    roles = [{"name": "prefill", "spec": {"replicas": 4, "leaderWorkerTemplate": template}}]
+    kind = "kubernetes:disaggregatedset.x-k8s.io/v1:DisaggregatedSet"
+    own = {"type": kind, "inputs": {"metadata": {"name": "gpt-oss-120b"}, "spec": {"roles": roles}}}
+    file = state(tmp_path, own, deployment("gpt-oss-120b-prefill", 1))
+    together = plan(model("4p-tp1-2d-tp2", disaggregatedSet=True), nodes=1, release="llm-d-0.10.0")
+    assert removed_servers(file, together) == ["gpt-oss-120b-prefill"]
+    assert removed_servers(file, PLAN) == ["gpt-oss-120b"]
+
+
 def test_a_stack_without_a_pulumi_state_has_no_removed_servers(tmp_path: Path):
     assert removed_servers(tmp_path / "absent.json", PLAN) == []
     (tmp_path / "empty.json").write_text('{"version": 3, "checkpoint": {"stack": "s"}}')

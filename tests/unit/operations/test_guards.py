@@ -211,9 +211,7 @@ def test_on_full_nodes_servers_of_the_old_version_are_deleted_before_new_ones():
 def test_servers_to_delete_first_are_listed_in_a_fixed_order():
     def deployment(operation: str, name: str) -> dict[str, Any]:
         state = {"inputs": {"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {GPU: "1"}}}]}}}}}
-        return step(
-            operation, next(iter(SERVERS)), name, **{"newState" if operation == "create" else "oldState": state}
-        )
+        return step(operation, SERVERS[0], name, **{"newState" if operation == "create" else "oldState": state})
 
     steps = [deployment("delete", "m-b"), deployment("create", "m-c"), deployment("delete", "m-a")]
     for order in (steps, steps[::-1]):

@@ -72,7 +72,7 @@ def server_groups(
     """
     planned = {name: None if role.scaling else role.replicas for name, role in _roles(plan)}
     order = {name: place for place, name in enumerate(planned)}
-    found = (*(_group(item, planned) for item in deployments), *(_spanning(item, planned) for item in sets))
+    found = (*(_group(item, planned) for item in deployments), *(_of_set(item, planned) for item in sets))
     groups: dict[str, DeploymentPods] = {}
     for group in filter(None, found):
         known = groups.get(group.name)
@@ -94,7 +94,7 @@ def _group(item: Deployment, planned: Mapping[str, int | None]) -> DeploymentPod
     return _serving(name_of(item), texts(spec.template.metadata, "labels"), ready or 0, desired, planned)
 
 
-def _spanning(item: GenericNamespacedResource, planned: Mapping[str, int | None]) -> DeploymentPods | None:
+def _of_set(item: GenericNamespacedResource, planned: Mapping[str, int | None]) -> DeploymentPods | None:
     """Return the numbers of servers of a LeaderWorkerSet; a server is ready if its pods on all nodes are ready. Sets
     of a DisaggregatedSet count for unit and role, whatever their revision.
     """
