@@ -1,8 +1,14 @@
 """DisaggregatedSets in stack files: where they are refused, and in which steps their roles are replaced."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pulumi
 import pytest
+from llmd_oke.catalogue.releases import AwaitedDefinitions
 from llmd_oke.config import validate
 from llmd_oke.planning import Plan
+from llmd_oke.program.models import groups_namespace
 from stack_files import model, plan, problems, stack
 
 SCALING = {"prefill": {"minReplicas": 1, "maxReplicas": 8, "requests": 10}}
@@ -76,6 +82,21 @@ def test_roles_with_room_for_both_are_replaced_by_servers_beside_the_old_ones():
 def test_stacks_with_a_disaggregatedset_need_the_controller_of_leaderworkersets():
     assert made("8p-tp1-4d-tp2", 9).needs_group_controller
     assert not plan(model(), **RELEASE).needs_group_controller
+
+
+def awaited(made: Plan) -> tuple[str, ...]:
+    """Definitions that an update of a stack waits for before its servers."""
+    asked: list[AwaitedDefinitions] = []
+    access: Any = SimpleNamespace(name_once_served=lambda name, definitions, after: asked.append(definitions))
+    groups_namespace(made, access, cast("pulumi.Resource", None))
+    return asked[0].names if asked else ()
+
+
+def test_an_update_waits_for_the_definition_of_disaggregatedsets_where_a_model_has_one():
+    sets = "leaderworkersets.leaderworkerset.x-k8s.io"
+    assert awaited(made("8p-tp1-4d-tp2", 9)) == (sets, "disaggregatedsets.disaggregatedset.x-k8s.io")
+    assert awaited(plan(model("1p-tp1dp16ep-1d-tp1dp16ep"), nodes=4, **RELEASE)) == (sets,)
+    assert awaited(plan(model(), **RELEASE)) == ()
 
 
 def test_known_limits_of_disaggregatedsets_are_reported():
