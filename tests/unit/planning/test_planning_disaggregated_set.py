@@ -92,7 +92,7 @@ def awaited(made: Plan) -> tuple[str, ...]:
     return asked[0].names if asked else ()
 
 
-def test_an_update_waits_for_the_definition_of_disaggregatedsets_where_a_model_has_one():
+def test_updates_with_a_disaggregatedset_wait_for_its_definition():
     sets = "leaderworkersets.leaderworkerset.x-k8s.io"
     assert awaited(made("8p-tp1-4d-tp2", 9)) == (sets, "disaggregatedsets.disaggregatedset.x-k8s.io")
     assert awaited(plan(model("1p-tp1dp16ep-1d-tp1dp16ep"), nodes=4, **RELEASE)) == (sets,)
