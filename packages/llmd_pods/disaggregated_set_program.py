@@ -78,7 +78,8 @@ def lacks(sets: Sets, templates: str, servers: Mapping[str, int]) -> Iterator[st
     """Yield what the controller has still to do: for each role the servers with these `templates` that aren't ready or
     are too many, and the sets of other templates that still have servers.
     """
-    new = [item for item in sets if _templates(item) == templates]
+    pods = [item["spec"]["leaderWorkerTemplate"]["workerTemplate"]["metadata"] for item in sets]
+    new = [item for item, pod in zip(sets, pods, strict=True) if pod["labels"].get(TEMPLATES_LABEL) == templates]
     for role, count in servers.items():
         own = [item for item in new if item["metadata"]["labels"].get(ROLE_LABEL) == role]
         ready = sum(_count(item, "status", "readyReplicas") for item in own)
@@ -90,11 +91,6 @@ def lacks(sets: Sets, templates: str, servers: Mapping[str, int]) -> Iterator[st
         left = max(_count(item, "spec", "replicas"), _count(item, "status", "replicas"))
         if item not in new and left:
             yield f"{item['metadata']['name']} of before still has {left}"
-
-
-def _templates(item: dict[str, Any]) -> str | None:
-    template: dict[str, Any] = item["spec"]["leaderWorkerTemplate"]["workerTemplate"]
-    return template.get("metadata", {}).get("labels", {}).get(TEMPLATES_LABEL)
 
 
 def _count(item: dict[str, Any], part: str, field: str) -> int:

@@ -165,10 +165,13 @@ def failures_of_events(text: str) -> "Failures":
     told = [(str(event.get("urn") or ""), str(event.get("message") or "")) for event in events if _is_error(event)]
     not_begun = dict.fromkeys(urn for urn, message in told if _NOT_BEGUN in message)
     failed = dict.fromkeys(urn for urn, message in told if _NOT_BEGUN not in message)
-    names, others = (
-        [ResourceChange("", urn).short_name for urn in urns if _is_part(urn)] for urns in (failed, not_begun)
-    )
-    return Failures(tuple(names), tuple(others))
+    parts = ([ResourceChange("", urn) for urn in urns] for urns in (failed, not_begun))
+    names, others = (tuple(part.short_name for part in found if part.type not in _NO_PART) for found in parts)
+    return Failures(names, others)
+
+
+_NO_PART = frozenset(("", "pulumi:pulumi:Stack"))
+"""Types in events of no resource, and of the stack, which fails whenever a resource fails."""
 
 
 _NOT_BEGUN = "but none were seen"
@@ -185,11 +188,6 @@ class Failures:
 
     failed: tuple[str, ...] = ()
     not_begun: tuple[str, ...] = ()
-
-
-def _is_part(urn: str) -> bool:
-    """Return True if a URN is that of a resource other than the stack, which fails whenever a resource fails."""
-    return ResourceChange("", urn).type not in {"", "pulumi:pulumi:Stack"}
 
 
 def _is_error(diagnostic: Mapping[str, Any]) -> bool:

@@ -107,6 +107,7 @@ StackRule = Callable[[Sequence[PolicyResource], Organisation, StackFacts | None]
 def public_endpoints(resource: PolicyResource, organisation: Organisation) -> Iterator[Violation]:
     """Find public API endpoints of clusters, and public load balancers without TLS."""
     properties = resource.properties
+    asked: Mapping[str, object] = _at(properties, "spec", "infrastructure", "annotations") or {}  # of a load balancer
     if resource.type == CLUSTER and not organisation.public_api:
         if _at(properties, "endpointConfig", "isPublicIpEnabled"):
             found = "its API endpoint has an address of the internet"
@@ -118,7 +119,7 @@ def public_endpoints(resource: PolicyResource, organisation: Organisation) -> It
             found = f"its public load balancer has no TLS at port {', '.join(plain)}"
             accepted, key = "port 443 with TLS, or an internal load balancer", _front_door_key(properties, "tls")
             yield Violation("public-endpoints", resource.short_name, found, accepted, key)
-    elif properties.get("kind") == "Gateway" and _has_public_gateway(properties):
+    elif properties.get("kind") == "Gateway" and any(str(asked.get(key)).lower() == "false" for key in _INTERNAL):
         listeners: list[Mapping[str, Any]] = _at(properties, "spec", "listeners") or []
         for name in [item.get("name") for item in listeners if item.get("protocol") == "HTTP"]:
             found = f"its listener {name} behind a public load balancer has no TLS"
@@ -294,12 +295,6 @@ def _is_public(service: Mapping[str, Any]) -> bool:
     annotations: Mapping[str, object] = _at(service, "metadata", "annotations") or {}
     balanced = _at(service, "spec", "type") == "LoadBalancer"
     return balanced and not any(str(annotations.get(key)).lower() == "true" for key in _INTERNAL)
-
-
-def _has_public_gateway(gateway: Mapping[str, Any]) -> bool:
-    """Tell whether a Gateway asks its provider for a load balancer with an address of the internet."""
-    annotations: Mapping[str, object] = _at(gateway, "spec", "infrastructure", "annotations") or {}
-    return any(str(annotations.get(key)).lower() == "false" for key in _INTERNAL)
 
 
 def _front_door_key(service: Mapping[str, Any], key: str) -> str:

@@ -53,7 +53,11 @@ def declare_disaggregated_set(
         limit_s: limit of the wait in seconds.
         replaced: property paths whose change replaces all servers at once, the old ones first, instead of rolling.
     """
-    namespace, digest = args["namespace"], templates_digest(roles)
+    namespace, templates = (
+        args["namespace"],
+        {name: item["spec"]["leaderWorkerTemplate"] for name, item in roles.items()},
+    )
+    digest = pulumi.Output.json_dumps(templates, sort_keys=True).apply(text_digest)
     metadata = object_metadata(unit, namespace, labels.unit(args.get("model_label") or unit, unit))
     together = pulumi.ResourceOptions(
         parent=parent,
@@ -77,12 +81,6 @@ def declare_disaggregated_set(
     tolerated = tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ())
     manifest = job(unit, namespace, roles, digest, limit_s, tolerated)
     return when_declared(declare(f"{unit}-wait", manifest, limited), unit)
-
-
-def templates_digest(roles: Roles) -> pulumi.Output[str]:
-    """Return a digest of the templates of all roles, of which the controller's own revision is made too."""
-    templates = {name: item["spec"]["leaderWorkerTemplate"] for name, item in roles.items()}
-    return pulumi.Output.json_dumps(templates, sort_keys=True).apply(text_digest)
 
 
 def disaggregated_set(metadata: ObjectMeta, roles: Roles, digest: pulumi.Input[str]) -> Manifest:
