@@ -107,7 +107,6 @@ StackRule = Callable[[Sequence[PolicyResource], Organisation, StackFacts | None]
 def public_endpoints(resource: PolicyResource, organisation: Organisation) -> Iterator[Violation]:
     """Find public API endpoints of clusters, and public load balancers without TLS."""
     properties = resource.properties
-    asked: Mapping[str, object] = _at(properties, "spec", "infrastructure", "annotations") or {}  # of a load balancer
     if resource.type == CLUSTER and not organisation.public_api:
         if _at(properties, "endpointConfig", "isPublicIpEnabled"):
             found = "its API endpoint has an address of the internet"
@@ -119,9 +118,11 @@ def public_endpoints(resource: PolicyResource, organisation: Organisation) -> It
             found = f"its public load balancer has no TLS at port {', '.join(plain)}"
             accepted, key = "port 443 with TLS, or an internal load balancer", _front_door_key(properties, "tls")
             yield Violation("public-endpoints", resource.short_name, found, accepted, key)
-    elif properties.get("kind") == "Gateway" and any(str(asked.get(key)).lower() == "false" for key in _INTERNAL):
+    elif properties.get("kind") == "Gateway":
+        asked: Mapping[str, object] = _at(properties, "spec", "infrastructure", "annotations") or {}
+        is_public = any(str(asked.get(key)).lower() == "false" for key in _INTERNAL)
         listeners: list[Mapping[str, Any]] = _at(properties, "spec", "listeners") or []
-        for name in [item.get("name") for item in listeners if item.get("protocol") == "HTTP"]:
+        for name in [item.get("name") for item in listeners if is_public and item.get("protocol") == "HTTP"]:
             found = f"its listener {name} behind a public load balancer has no TLS"
             accepted = "listeners with TLS, or an internal load balancer"
             yield Violation("public-endpoints", resource.short_name, found, accepted, "gateway")

@@ -53,10 +53,8 @@ def declare_disaggregated_set(
         limit_s: limit of the wait in seconds.
         replaced: property paths whose change replaces all servers at once, the old ones first, instead of rolling.
     """
-    namespace, templates = (
-        args["namespace"],
-        {name: item["spec"]["leaderWorkerTemplate"] for name, item in roles.items()},
-    )
+    namespace = args["namespace"]
+    templates = {name: item["spec"]["leaderWorkerTemplate"] for name, item in roles.items()}
     digest = pulumi.Output.json_dumps(templates, sort_keys=True).apply(text_digest)
     metadata = object_metadata(unit, namespace, labels.unit(args.get("model_label") or unit, unit))
     together = pulumi.ResourceOptions(

@@ -41,14 +41,18 @@ def role_selector(unit: str, role: str) -> dict[str, str]:
     return {**unit_selector(unit), ROLE: _ROLE_VALUES[role]}
 
 
+def _of_model(model: str) -> dict[str, str]:
+    return {**PART_OF, "app.kubernetes.io/name": model, MODEL: model}
+
+
 def unit(model: str, unit: str) -> dict[str, str]:
     """Return the labels of an object that is of all servers of a unit."""
-    return {**PART_OF, "app.kubernetes.io/name": model, MODEL: model, UNIT: unit}
+    return {**_of_model(model), UNIT: unit}
 
 
 def model_server(model: str, unit: str, role: str) -> dict[str, str]:
     """Return all labels of a model server except its version and size."""
-    return {**PART_OF, "app.kubernetes.io/name": model, MODEL: model, **role_selector(unit, role)}
+    return {**_of_model(model), **role_selector(unit, role)}
 
 
 def router(model: str, unit: str) -> dict[str, str]:
