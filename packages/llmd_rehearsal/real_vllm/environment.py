@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,20 +26,21 @@ from llmd_rehearsal.programs import cache_folder
 from llmd_rehearsal.real_vllm.differences import ChangedLine, real_vllm_data
 from llmd_rehearsal.real_vllm.topologies import available_gib
 
-DOWNLOAD_GIB, DISK_GIB, INSTALL_MINUTES = 3, 7, "two to four"
-"""Size and duration of an installation of vLLM: download in GiB, disk space in GiB, and minutes.
+DOWNLOAD_GIB, DISK_GIB, INSTALL_MINUTES = 3, 9, "two to four"
+"""Size and duration of an installation of vLLM: download in GiB, disk space in GiB while it lasts, and minutes.
 
-Measured: 2.9 GiB of wheels (mostly CUDA's, which PyTorch of PyPI imports), 5.4 GiB on disk, 113 s (0.26) and four
-minutes (0.30) on two processors.
+Measured: 2.9 GiB of wheels (mostly CUDA's, which PyTorch of PyPI imports) beside the 5.8 GiB that stay, 113 s (0.26)
+and four minutes (0.30) on two processors.
 """
 
 MEMORY_GIB = 5
 """Memory in GiB of two servers of a tiny model, measured: 2 GiB each, and a third more while they start."""
 
-EFFORT = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk, {INSTALL_MINUTES} minutes"
+EFFORT = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk until it is done (6 stay), {INSTALL_MINUTES} minutes"
 """What the installation of a version of vLLM takes, for messages and help."""
 
 _COMPLETE, _UNFIT = "complete", 69
+_UNUSED_S = 24 * 3600
 _CPU_FACTS = Path("/proc/cpuinfo")
 
 
@@ -101,27 +103,52 @@ def announce(version: str, progress: Progress) -> None:
 def ensure(version: str, progress: Progress) -> RealVllm:
     """Return the environment of a version of vLLM; install it at first use or after an interrupted installation.
 
+    An installation takes the place of those of the same version by other lock files that nobody used for a day.
+
     Raises:
         UnfitMachineError: this machine can't run vLLM.
-        KitError: the installation failed.
+        KitError: the installation failed; nothing of it stays but its log.
     """
     if found := installed(version):
+        (found.folder / _COMPLETE).touch()
         return found
     folder = _folder(version)
+    _remove_unused(version, progress)
     _require_machine(folder.parent)
-    log = folder.with_name(f"{folder.name}.log")
     progress.step(f"installing vLLM {version} for processors: {EFFORT}")
     shutil.rmtree(folder, ignore_errors=True)
+    try:
+        return _install(version, folder, progress)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _install(version: str, folder: Path, progress: Progress) -> RealVllm:
+    log, downloads = folder.with_name(f"{folder.name}.log"), folder / "downloads"
     _run([sys.executable, "-m", "venv", str(folder)], log, progress)
-    vllm, quiet = RealVllm(folder), ("--disable-pip-version-check", "--progress-bar", "off")
-    vllm.run(
-        ["-m", "pip", "install", *quiet, "--require-hashes", "--no-deps", "-r", str(_lock(version))], log, progress
-    )
+    downloads.mkdir()
+    vllm, quiet = RealVllm(folder), ("--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off")
+    install = ["-m", "pip", "install", *quiet, "--require-hashes", "--no-deps", "-r", str(_lock(version))]
+    _run([str(vllm.python), *install], log, progress, TMPDIR=str(downloads))
+    downloads.rmdir()
     _name_vllm(folder, version)
     for change in real_vllm_data().changed_lines:
         _change_line(folder, change)
     (folder / _COMPLETE).touch()
     return vllm
+
+
+def _remove_unused(version: str, progress: Progress) -> None:
+    """Remove environments of a version of vLLM that were installed by other lock files or left unfinished, and that
+    nobody used for a day.
+    """
+    for old in _folder(version).parent.glob(f"{version}-*/"):
+        used = old / _COMPLETE if (old / _COMPLETE).is_file() else old
+        if old != _folder(version) and time.time() - used.stat().st_mtime > _UNUSED_S:
+            progress.step(f"removing vLLM {version} of another lock file: {old}")
+            shutil.rmtree(old, ignore_errors=True)
+            old.with_name(f"{old.name}.log").unlink(missing_ok=True)
 
 
 def _lock(version: str) -> Path:
@@ -176,13 +203,14 @@ def _change_line(folder: Path, change: ChangedLine) -> None:
     file.write_text(changed)
 
 
-def _run(argv: Sequence[str], log: Path, progress: Progress) -> None:
-    """Run a program to its end; report its progress every five seconds, for pip the number of packages.
+def _run(argv: Sequence[str], log: Path, progress: Progress, **variables: str) -> None:
+    """Run a program to its end, with these environment variables beside those of this process; report its progress
+    every five seconds, for pip the number of packages.
 
     Raises:
         KitError: the program failed; the message has its last line.
     """
-    environment = {**os.environ, "PYTHONPATH": ""}
+    environment = {**os.environ, "PYTHONPATH": "", **variables}
     with log.open("w") as output:
         process = subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT

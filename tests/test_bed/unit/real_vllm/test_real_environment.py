@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,7 +42,7 @@ def with_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real_vllm, "MEMORY_GIB", 0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=8 * GIB))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10 * GIB))
     facts = Path(os.environ["LLMD_OKE_CACHE"]) / "cpuinfo"
     facts.write_text("flags\t\t: fpu avx avx512f sse4_2\n")
     monkeypatch.setattr(real_vllm, "_CPU_FACTS", facts)
@@ -52,7 +53,7 @@ def without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (of_another_kind, "it is built for Linux on x86-64"),
         (with_little_memory, "GiB of memory are available, it needs 1000000"),
-        (with_a_full_disk, "has 2 GiB left, it needs 7"),
+        (with_a_full_disk, "has 2 GiB left, it needs 9"),
         (without_avx2, "the processor has no AVX2"),
     ],
 )
@@ -74,7 +75,7 @@ def test_size_and_duration_of_vllms_installation_are_told_until_it_is_installed(
     monkeypatch.setattr(real_vllm, "_obstacle", lambda _: "")
     heard = Listener()
     real_vllm.announce(VERSION, heard)
-    assert "3 GiB to download, 7 GiB on disk, two to four minutes" in heard.steps[0]
+    assert "3 GiB to download, 9 GiB on disk until it is done (6 stay), two to four minutes" in heard.steps[0]
     monkeypatch.setattr(real_vllm, "installed", lambda _: real_vllm.RealVllm(Path("/vllm")))
     real_vllm.announce(VERSION, heard)
     assert len(heard.steps) == 1
@@ -89,6 +90,22 @@ def test_a_failed_installation_of_vllm_reports_its_last_output(monkeypatch: pyte
     with pytest.raises(KitError, match=r"python -m venv .* failed: no room left"):
         real_vllm.ensure(VERSION, SilentProgress())
     assert real_vllm.installed(VERSION) is None
+    assert not [folder for folder in (cache / "vllm").iterdir() if folder.is_dir()]
+
+
+def test_an_installation_of_vllm_removes_those_of_other_lock_files_that_nobody_used_for_a_day(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    ages_hours = {f"{VERSION}-old": 25, f"{VERSION}-lately": 23, "0.26.0-old": 25}
+    for name, hours in ages_hours.items():
+        marker = cache / "vllm" / name / "complete"
+        marker.parent.mkdir(parents=True)
+        marker.touch()
+        os.utime(marker, (time.time() - hours * 3600,) * 2)
+    monkeypatch.setattr(real_vllm, "_obstacle", lambda _: "")
+    monkeypatch.setattr(real_vllm, "_install", lambda _version, folder, _progress: real_vllm.RealVllm(folder))
+    real_vllm.ensure(VERSION, SilentProgress())
+    assert {path.name for path in (cache / "vllm").iterdir()} == {f"{VERSION}-lately", "0.26.0-old"}
 
 
 def test_vllm_counts_as_missing_when_the_python_that_installed_it_is_gone(
