@@ -129,7 +129,9 @@ def _other(value: object) -> str | None:
 
 
 def _documentation(tree: ast.Module) -> Iterator[int]:
-    """Yield the ids of nodes that no test can observe: docstrings, type annotations, and literal parts of f-strings."""
+    """Yield the ids of nodes that no test can observe: docstrings, type annotations, those of casts included, and
+    literal parts of f-strings.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield id(node.value)
@@ -140,6 +142,8 @@ def _documentation(tree: ast.Module) -> Iterator[int]:
             hidden.append(node.returns)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
             hidden.append(node.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast":
+            hidden.append(node.args[0])
         if isinstance(node, ast.JoinedStr):
             hidden += [value for value in node.values if isinstance(value, ast.Constant)]
         yield from (id(part) for block in hidden for part in ast.walk(block))

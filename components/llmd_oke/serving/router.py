@@ -164,7 +164,7 @@ class _Objects:
         self.prompts_role = "prefill" if args["disaggregated"] else "aggregated"
         self.flow_control = facts.endpoint_picker.dialect.flow_control
         self.priorities = {
-            str(priority): f"{self.unit}-priority-{'minus-' if priority < 0 else ''}{abs(priority)}"
+            str(priority): f"{self.unit}-priority-{str(priority).replace('-', 'minus-')}"
             for priority in args.get("priorities") or ()
         }
         largest_mib, salted = self.dialect.largest_body_mib, bool(args.get("cache_salts"))

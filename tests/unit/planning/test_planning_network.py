@@ -118,6 +118,11 @@ def test_fewer_nodes_or_flannel_are_suggested_if_no_vcn_has_enough_pod_addresses
     assert "cni: flannel" in text
 
 
+def test_fewer_nodes_alone_are_suggested_if_no_vcn_has_enough_node_addresses():
+    pools = [created_pool(name=f"pool-{i}", size=1000) for i in range(20)]
+    assert refusals(*pools, cni="flannel")["cluster.network.cidr"].endswith("(accepted: fewer nodes)")
+
+
 @pytest.mark.parametrize(
     ("cidr", "accepted"),
     [("10.0.0.0/15", "/16 to /30"), ("10.0.0.1/16", "10.0.0.0/16"), ("10.0.0.0/33", "a prefix length up to 32")],

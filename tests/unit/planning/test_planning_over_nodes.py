@@ -31,6 +31,11 @@ def test_each_pod_of_a_server_that_spans_nodes_runs_equally_many_ranks():
     assert (spread.nodes, spread.gpus, spread.gpus_per_node, spread.data_parallel_size_local) == (2, 16, 8, 4)
 
 
+def test_ranks_that_fill_no_whole_nodes_are_refused_with_the_next_numbers_that_do():
+    ((_, accepted, _),) = problems("agg-tp2dp10ep-1r")
+    assert accepted == "for aggregated: at most 4, or all ranks of whole nodes, such as 8 or 12"
+
+
 def test_aggregated_servers_that_span_nodes_have_virtual_functions_too():
     (role,) = plan("agg-tp1dp16ep-1r").models[0].units[0].roles
     assert role.virtual_functions == 8

@@ -93,7 +93,7 @@ def test_a_failed_installation_of_vllm_reports_its_last_output(monkeypatch: pyte
     assert not [folder for folder in (cache / "vllm").iterdir() if folder.is_dir()]
 
 
-def test_an_installation_of_vllm_removes_those_of_other_lock_files_that_nobody_used_for_a_day(
+def test_an_installation_of_vllm_removes_other_ones_that_nobody_used_for_a_day(
     monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     ages_hours = {f"{VERSION}-old": 25, f"{VERSION}-lately": 23, "0.26.0-old": 25}
