@@ -10,6 +10,7 @@ import pytest
 from llmd_oke.operations.guards import SERVERS, pod_templates
 from llmd_oke.program.declare import Rendered
 from llmd_pods.compiled_code.start import server_command
+from llmd_pods.kv_cache_disk import serve
 from llmd_rehearsal.pods.environment import expand
 from llmd_rehearsal.program_definitions import tools_folder
 from llmd_rehearsal.real_vllm import environment
@@ -53,7 +54,7 @@ def rendered_servers(rendered: Rendered) -> Iterator[tuple[list[str], dict[str, 
     for declared in rendered.resources:
         templates = pod_templates(declared.inputs) if declared.type in SERVERS else ()
         for container in [container for _, template in templates for container in template["spec"]["containers"]]:
-            if server_command(container.get("command", ())) == ["vllm", "serve"]:
+            if server_command(serve.server_command(container.get("command", ()))) == ["vllm", "serve"]:
                 variables = {entry["name"]: entry.get("value", "") for entry in container["env"]}
                 of_leader = {**variables, "LWS_WORKER_INDEX": "0", "LWS_LEADER_ADDRESS": "leader"}
                 yield [expand(word, of_leader) for word in container["args"]], variables

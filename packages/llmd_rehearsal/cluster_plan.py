@@ -268,7 +268,8 @@ class RehearsedCluster:
             *(word for repository, folder in files.items() for word in ("--files", repository, str(folder))),
         )
         return (
-            ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz")),
+            # As vLLM's, names of files with KV cache don't depend on the process.
+            ProcessSpec("vllm", argv, {"PYTHONHASHSEED": "0"}, readiness=HttpReady(f"{SIMULATOR_URL}/healthz")),
             ProcessSpec("outside", outside, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS)),
         )
 

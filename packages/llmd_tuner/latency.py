@@ -100,6 +100,8 @@ class GpuLimits:
     switched: bool = False
     host_bytes_per_s: float = float("inf")
     """Bytes per second of a transfer between the memory of a GPU and the memory of its node, in one direction."""
+    disk_bytes_per_s: float = float("inf")
+    """Bytes per second that a node reads from its disks."""
 
 
 @dataclass(frozen=True)
@@ -305,6 +307,14 @@ class ServerLatency:
         sizes, gpus = self.model.sizes, self.tensor_parallel_size
         rate = self.model.hardware.host_bytes_per_s * gpus / sizes.key_value_copies(gpus)
         return tokens * sizes.key_value_bytes_per_token / rate
+
+    def disk_read_s(self, tokens: int) -> float:
+        """Return the time in seconds to read the KV cache of `tokens` from the node's disks into its memory, for one
+        server at a time. Files have all copies of KV heads, but a latent cache once.
+        """
+        sizes = self.model.sizes
+        copies = 1 if sizes.key_value_parts == 1 else sizes.key_value_copies(self.tensor_parallel_size)
+        return tokens * sizes.key_value_bytes_per_token * copies / self.model.hardware.disk_bytes_per_s
 
     @property
     def _imbalance(self) -> float:

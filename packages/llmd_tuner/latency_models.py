@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmd_bench.deployment import Parallelism, parse_server_kind
-from llmd_oke.catalogue.benchmarks import kv_path
+from llmd_oke.catalogue.benchmarks import acceptance, kv_path
 from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, all_reduce_shares
 from llmd_oke.catalogue.latency_figures import DecodeFigures, Fit, LatencyFigures, PrefillFigures, latency_figures
 from llmd_oke.catalogue.models import BYTES_PER_GIB, CatalogueModel
@@ -116,6 +116,7 @@ def _hardware(model: CatalogueModel, node: NodeHardware) -> GpuLimits:
         port_bytes_per_s=node.port_gbit_per_s * 1e9 / 8,
         switched=gpu.link.switched,
         host_bytes_per_s=gpu.host_link_gb_per_s * 1e9,
+        disk_bytes_per_s=acceptance().least_disk_gb_per_s * 1e9,
     )
 
 

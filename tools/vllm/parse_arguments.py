@@ -6,6 +6,7 @@ of what is wrong with each, as JSON.
 
 import contextlib
 import dataclasses
+import inspect
 import io
 import json
 import sys
@@ -18,6 +19,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 try:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.v1.kv_offload.factory import OffloadingSpecFactory
+    from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 except ModuleNotFoundError:  # before 0.30
     from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
 
@@ -63,7 +66,23 @@ def connector_problems(config: dict) -> list[str]:
     KVTransferConfig(**config)
     name, parts = config["kv_connector"], config.get("kv_connector_extra_config", {}).get("connectors", [])
     found = [] if name in KVConnectorFactory._registry else [f"unknown connector {name}"]
+    found += tier_problems(config.get("kv_connector_extra_config", {}))
     return found + [problem for part in parts for problem in connector_problems(part)]
+
+
+def tier_problems(extra_config: dict) -> list[str]:
+    """Return the kind of offloading that a connector names and vLLM doesn't have, and unknown tiers and settings."""
+    if "spec_name" not in extra_config:
+        return []
+    try:
+        OffloadingSpecFactory.get_spec_cls(extra_config)
+    except ValueError as error:
+        return [str(error)]
+    found: list[str] = []
+    for tier in extra_config["secondary_tiers"]:
+        known = inspect.signature(SecondaryTierFactory.get_tier_class(tier).__init__).parameters
+        found += [f"unknown setting {name} of tier {tier['type']}" for name in tier if name not in {"type", *known}]
+    return found
 
 
 def main() -> None:

@@ -87,6 +87,22 @@ class HandOver(Entry):
     limits: tuple[KnownLimit, ...] = ()
 
 
+KV_CACHE_FOLDER = "/kv-cache"
+"""Mount path of the directory with KV cache in files."""
+
+
+class FileTier(Entry):
+    """Tier of files behind KV cache in host memory, of `offload_connector`.
+
+    Attributes:
+        spec_name: vLLM's name of offloading with several tiers.
+        tier: settings of the tier; `root_dir` is added.
+    """
+
+    spec_name: str
+    tier: dict[str, str | int]
+
+
 class KvConnector(Entry):
     """vLLM's KV connectors in one release: those that the kit configures, and those in a user's arguments.
 
@@ -103,6 +119,8 @@ class KvConnector(Entry):
         without_peers: connectors that never pull KV cache from servers that a request names.
         offload_connector: connector that keeps KV cache in host memory for `kvCache.hostMemoryGib`, besides the one in
             `hand_over`; None if that isn't known to work.
+        file_tier: tier of files for `kvCache.diskGib`; None if the release isn't known to have one to which a missing
+            file is a miss.
         hand_over: connectors that transfer KV cache between servers, by name in the stack file.
         hybrid_flag: flag that keeps the hybrid KV cache manager on besides the kit's connector, so that layers with a
             sliding window transfer only their window; None if the release transfers every layer in full.
@@ -121,6 +139,7 @@ class KvConnector(Entry):
     offload_words: tuple[str, ...] = ()
     without_peers: tuple[str, ...] = ()
     offload_connector: str | None = None
+    file_tier: FileTier | None = None
     hand_over: dict[KvConnectorName, HandOver]
     hybrid_flag: str | None = None
     linear_attention_environment: dict[EnvironmentName, str] = Field(default={})
@@ -142,7 +161,9 @@ class KvConnector(Entry):
         if asked.host_memory_gib and role in KEEPING:
             if self.offload_connector is None:
                 raise KitError("The release isn't known to keep KV cache in the nodes' memory.", "Take a newer one.")
-            told = {"cpu_bytes_to_use": asked.host_memory_gib * BYTES_PER_GIB // ranks}
+            told: dict[str, object] = {"cpu_bytes_to_use": asked.host_memory_gib * BYTES_PER_GIB // ranks}
+            if asked.disk_gib:
+                told |= self._files()
             children.append({"kv_connector": self.offload_connector, "kv_role": "kv_both", **_extra(told)})
         if len(children) == 1:
             (only,) = children
@@ -150,6 +171,12 @@ class KvConnector(Entry):
             return {**names, **({"kv_load_failure_policy": "fail"} if kv_role else {}), **only}
         several = {"kv_connector": "MultiConnector", "kv_role": kv_role, "kv_load_failure_policy": "fail"}
         return {**several, **_extra({"connectors": children})} if children else None
+
+    def _files(self) -> dict[str, object]:
+        if self.file_tier is None:
+            raise KitError("The release isn't known to keep KV cache on disks.", "Take a newer one.")
+        tier = {**self.file_tier.tier, "root_dir": KV_CACHE_FOLDER}
+        return {"spec_name": self.file_tier.spec_name, "secondary_tiers": [tier]}
 
     def way(self, asked: KvCache) -> HandOver:
         """Return the connector that `kvCache.connector` of a stack file chooses.

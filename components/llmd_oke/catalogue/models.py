@@ -332,8 +332,8 @@ def key_value_bytes_per_token(model: CatalogueModel, draft: ServerDraft | None) 
 def host_key_value_tokens(
     model: CatalogueModel, parallelism: Parallelism, host_gib: float, draft: ServerDraft | None = None
 ) -> int:
-    """Return the number of tokens whose KV cache, of all layers, fits `host_gib` of a node's memory; an upper bound, as
-    blocks are kept whole.
+    """Return the number of tokens whose KV cache, of all layers, fits `host_gib` of a node's memory or disks; an upper
+    bound, as blocks are kept whole.
     """
     copies = host_key_value_copies(model, parallelism.tensor_parallel_size)
     return int(host_gib * BYTES_PER_GIB / (key_value_bytes_per_token(model, draft) * copies))

@@ -59,6 +59,7 @@ class ServerSettings:
             unset, which vLLM treats as NONE.
         host_memory_gib: memory of the node in which the server keeps KV cache, in GiB; 0 if it keeps none there.
         offload_gib: host memory in whole GiB that the pod requests for this KV cache, allocation overhead included.
+        disk_gib: space on the node's disks for KV cache in files of all servers there, in GiB; 0 if there are no files.
         adapters: slots for LoRA adapters; None if the servers have none.
         all2all: backend by which ranks exchange tokens with experts; None if the stack file names none, or the server
             has nothing to exchange.
@@ -80,6 +81,7 @@ class ServerSettings:
     quick_reduce: QuickReduceFormat | None
     host_memory_gib: float
     offload_gib: int
+    disk_gib: int
     adapters: AdapterSlots | None
     all2all: All2AllBackend | None
     draft: ServerDraft | None
@@ -152,6 +154,7 @@ def server_settings(
         quick_reduce=_quick_reduce(release, model, engine, parallelism.tensor_parallel_size),
         host_memory_gib=kept_gib,
         offload_gib=math.ceil(kept_gib * connectors.offload_factor),
+        disk_gib=(engine.kv_cache.disk_gib if role in KEEPING else None) or 0,
         adapters=engine.adapters,
         all2all=vllm.all2all.get(engine.all2all_backend or "") if exchanges(parallelism) else None,
         draft=model.server_draft(engine.speculation),

@@ -45,13 +45,25 @@ class CompiledCodeFacts(Entry):
     most_folders: int
 
 
+class KvCacheDiskFacts(Entry):
+    """Settings of the container that limits KV cache in files: its requests and limit of memory, the share of the file
+    system that must be free, and the time in seconds between two looks at it.
+    """
+
+    least_free_share: float
+    requests: CacheRequests
+    memory_limit: str
+    period_s: int
+
+
 class ModelCacheFacts(Entry):
-    """Settings of model caches: containers that fill them, limits of compiled code, and drivers of shared file
-    systems.
+    """Settings of model caches: containers that fill them, limits of compiled code and of KV cache in files beside
+    them, and drivers of shared file systems.
     """
 
     requests: CacheRequests
     compiled_code: CompiledCodeFacts
+    kv_cache_disk: KvCacheDiskFacts
     file_storage: FileStorageDriver
     lustre: LustreDriver
 

@@ -194,8 +194,8 @@ def _cents(usd: float | None) -> float | None:
 def _model(model: ModelPlan) -> dict[str, Any]:
     spread_keys = "tensor_parallel_size data_parallel_size expert_parallel"
     role_keys = (
-        f"role replicas {spread_keys} key_value_tokens host_key_value_tokens adapters_gib draft_gib"
-        " max_surge max_unavailable"
+        f"role replicas {spread_keys} key_value_tokens host_key_value_tokens disk_key_value_tokens adapters_gib"
+        " draft_gib max_surge max_unavailable"
     )
     return document(
         "name model topology copies gpus router updates max_model_len roles",
@@ -255,6 +255,7 @@ def _models(plan: Plan) -> Table:
         tokens = "\n".join(
             f"{role.role} {role.memory.key_value_tokens:,}"
             + (f", {role.host_key_value_tokens:,} in the node's memory" if role.host_key_value_tokens else "")
+            + (f", {role.disk_key_value_tokens:,} on the node's disks" if role.disk_key_value_tokens else "")
             for role in model.units[0].roles
         )
         cells = (str(model.topology), str(len(model.units)), str(model.gpus), model.router.mode, tokens)

@@ -240,6 +240,12 @@ class KvCache(ConfigPart):
     Decode servers keep none: they receive their prompts' KV cache from prefill servers.
     """
 
+    disk_gib: Annotated[int | None, Field(ge=1, le=65536, exclude_if=is_absent)] = None
+    """Space in GiB on each node's local disks for KV cache in files, for all prefill or aggregated servers of the model
+    on the node; files that were written or read longest ago are deleted first. None if left out. Needs
+    `hostMemoryGib`, through which vLLM writes and loads it, and a `storage.modelCache` of kind `node-disk`.
+    """
+
 
 AdapterRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
 """LoRA ranks for which vLLM can reserve memory (vllm/config/lora.py: MaxLoRARanks)."""

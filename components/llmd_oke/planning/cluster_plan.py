@@ -106,6 +106,7 @@ class ModelCachePlan:
         revisions: commits by model; None without pre-warming.
         compiled_path: stack's directory on the nodes' local disks for code that servers compile at startup; None if it
             isn't kept.
+        kv_cache_path: stack's directory on the nodes' local disks for KV cache in files; None if no model keeps any.
     """
 
     kind: Literal["node-disk", "file-storage", "lustre"]
@@ -116,6 +117,7 @@ class ModelCachePlan:
     prewarm: PrewarmPlan | None
     revisions: Mapping[str, str] | None
     compiled_path: str | None
+    kv_cache_path: str | None
 
 
 @dataclass(frozen=True)

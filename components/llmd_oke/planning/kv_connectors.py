@@ -6,12 +6,15 @@ from llmd_base.errors import Problem
 
 from llmd_oke.catalogue.kv_connectors import HandOver, KvConnector, Obstacle
 from llmd_oke.catalogue.releases import Release, release, release_names
-from llmd_oke.config.engine import flag_of
+from llmd_oke.config import NodeDisk
+from llmd_oke.config.engine import argument_of, flag_of
 from llmd_oke.config.model import KEEPING
 from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import has_own_sidecar, has_own_vllm, used_override, used_release
+from llmd_oke.planning.storage import is_pinned
 
 _HOST_MEMORY = "engine.kvCache.hostMemoryGib"
+_DISK = "engine.kvCache.diskGib"
 
 _INSTEAD: Mapping[Obstacle, str] = {
     "released-image": "override.vllmImage with it, or nixl",
@@ -39,6 +42,7 @@ def kv_cache_problems(context: PlannedModel) -> Iterator[Problem]:
     connectors = release.vllm.kv_connector
     yield from _hand_over(context, connectors)
     yield from _host_memory(context, release)
+    yield from _disk(context, release)
     yield from _arguments(context, connectors)
 
 
@@ -127,6 +131,41 @@ def _host_memory(context: PlannedModel, used: Release) -> Iterator[Problem]:
         yield Problem(path, gib, "nothing", f"{why} (vllm/distributed/kv_transfer/kv_connector/v1/offloading)")
     else:
         yield from _room(context, used.vllm.kv_connector, gib, path)
+
+
+def _disk(context: PlannedModel, used: Release) -> Iterator[Problem]:
+    """Yield a problem for KV cache in files without host memory before it, that the release doesn't support, without
+    the nodes' disks, of weights that may change under it, or of which two models of a name want different amounts.
+    """
+    kept, path, name = context.model.engine.kv_cache, f"{context.path}.{_DISK}", context.facts.name
+    gib, storage = kept.disk_gib, context.stack.storage
+    if gib is None:
+        return
+    if used.vllm.kv_connector.file_tier is None:
+        why = f"vLLM of {used.name} isn't known to count a file that is gone as a miss"
+        yield Problem(path, gib, "nothing, or a newer release", why)
+    if kept.host_memory_gib is None:
+        why = "vLLM writes and loads files by way of the node's memory"
+        yield Problem(path, gib, f"{_HOST_MEMORY} with it, or nothing", why)
+    if not isinstance(storage.model_cache, NodeDisk):
+        why = "files are kept beside the weights on the nodes' own disks"
+        yield Problem(path, gib, "storage.modelCache of kind node-disk, or nothing", why)
+    if not is_pinned(context.stack, context.facts):
+        accepted = f"storage.prewarm.revisions.{name} with the commit, or nothing"
+        yield Problem(path, gib, accepted, "files outlive servers, and other weights would read them without a word")
+    others = {model.engine.kv_cache.disk_gib for model in context.stack.models if model.model == name} - {None}
+    if len(others) > 1:
+        why = f"servers of {name} share the space on a node"
+        yield Problem(path, gib, f"the same of all models with {name}", why)
+    image = used_override(context.stack).vllm_image
+    if image is not None and "@sha256:" not in image:
+        why = "files outlive servers, and another image of the same name would read them without a word"
+        yield Problem(path, gib, "override.vllmImage with @sha256: and its digest, or nothing", why)
+    arguments = [*context.facts.arguments, *context.model.engine.extra_args]
+    given = argument_of(arguments, "--prefix-caching-hash-algo")
+    if given and given[1].startswith("xxhash") and "PYTHONHASHSEED" not in context.model.engine.env:
+        why = "with it names of files differ from server to server (vLLM 0.30, v1/core/kv_cache_utils.py)"
+        yield Problem(path, gib, "sha256, or engine.env.PYTHONHASHSEED", why)
 
 
 def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str, times: int = 1) -> Iterator[Problem]:

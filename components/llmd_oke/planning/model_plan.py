@@ -89,6 +89,8 @@ class RolePlan:
         update_timeout_s: maximum time in seconds to update the servers.
         scaling: scaling of the number of servers; None if it is fixed.
         host_key_value_tokens: number of tokens whose KV cache a server keeps in its node's memory; an upper bound.
+        disk_key_value_tokens: number of tokens whose KV cache is kept on the disks of a node, for all servers of the
+            role there; an upper bound.
     """
 
     settings: ServerSettings
@@ -100,6 +102,7 @@ class RolePlan:
     update_timeout_s: int
     scaling: ServersScaling | None = None
     host_key_value_tokens: int = 0
+    disk_key_value_tokens: int = 0
 
     @property
     def role(self) -> Role:

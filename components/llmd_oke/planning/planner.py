@@ -251,6 +251,7 @@ def _role(role: Role, context: PlannedModel, room: _Room, release: catalogue.Rel
         ),
         scaling=model.scaling.servers().get(role) if model.scaling else None,
         host_key_value_tokens=host_key_value_tokens(facts, spread, settings.host_memory_gib, settings.draft),
+        disk_key_value_tokens=host_key_value_tokens(facts, spread, settings.disk_gib, settings.draft),
     )
 
 

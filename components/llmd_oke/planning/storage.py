@@ -37,6 +37,11 @@ POD_SHARE = 0.9
 (`nodefs.available<10%`, its default).
 """
 
+KV_FILES_SHARE = 0.8
+"""Share of a node's disks for weights and KV cache in files: the kubelet needs a tenth free, and another is for images,
+logs, compiled code and what servers write before files are deleted; our assumption.
+"""
+
 GIB_PER_GB = 10**9 / 2**30
 
 
@@ -142,6 +147,12 @@ def weights_gib(config: StackConfig) -> float:
     return (sum(sizes.values()) + sum(drafts.values())) * (1 + SPARE_SHARE)
 
 
+def kv_files_gib(config: StackConfig) -> int:
+    """Return the space in GiB that KV cache in files takes on each node, of all models."""
+    sizes = {(model.model, model.engine.kv_cache.disk_gib or 0) for model in config.models}
+    return sum(max(gib for name, gib in sizes if name == each) for each in {name for name, _ in sizes})
+
+
 def node_disk_gib(pool: GpuPoolConfig) -> float | None:
     """Return the capacity in GiB of the file system on a node's local disks; None if the catalogue doesn't have the
     disks.
@@ -218,7 +229,7 @@ def revision_advice(plan: Plan) -> Iterator[Advice]:
     bucket = is_prewarmed(plan.config) and prewarm.source == "object-storage"
     for i, model in enumerate(plan.models):
         name = model.model.name
-        if name in prewarm.revisions or (model.model.revision and not bucket):
+        if is_pinned(plan.config, model.model):
             continue
         source = "the bucket's files are" if bucket else f"the revision of {model.model.repository} is"
         cure = "with the commit that pre-warming names as it ends" if bucket else "or the model's `revision` in values"
@@ -226,6 +237,14 @@ def revision_advice(plan: Plan) -> Iterator[Advice]:
             f"{source} not pinned, so that nodes may serve different weights: storage.prewarm.revisions.{name}, {cure}"
         )
         yield Advice(f"models[{i}].model", text)
+
+
+def is_pinned(config: StackConfig, model: catalogue.CatalogueModel) -> bool:
+    """Tell whether all nodes serve the same commit of a model's weights."""
+    prewarm = config.storage.prewarm
+    bucket = is_prewarmed(config) and prewarm.source == "object-storage"
+    named = is_prewarmed(config) and model.name in prewarm.revisions
+    return named or bool(model.revision and not bucket)
 
 
 def is_prewarmed(config: StackConfig) -> bool:
@@ -277,7 +296,16 @@ def model_cache(config: StackConfig) -> ModelCachePlan | None:
         prewarm=filled,
         revisions=filled and prewarm.revisions,
         compiled_path=compiled_path(config),
+        kv_cache_path=_kv_cache_path(config, cache),
     )
+
+
+def _kv_cache_path(config: StackConfig, cache: NodeDisk | FileStorage | Lustre) -> str | None:
+    """Return the stack's directory on the nodes for KV cache in files; None if no model keeps any. Stacks share none,
+    so that none reads what another's prompts left.
+    """
+    kept = isinstance(cache, NodeDisk) and any(model.engine.kv_cache.disk_gib for model in config.models)
+    return f"{cache.path}-kv/{config.namespace}" if kept and isinstance(cache, NodeDisk) else None
 
 
 def compiled_path(config: StackConfig) -> str | None:
@@ -320,6 +348,7 @@ def created_storage(config: StackConfig) -> StoragePlan | None:
 
 
 def _node_disk(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
+    yield from _room_for_files(config, cache)
     if cache.capacity_gib is not None:
         yield from _room(config, f"{PATH}.capacityGib", cache.capacity_gib, cache.capacity_gib)
         return
@@ -332,6 +361,27 @@ def _node_disk(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
             yield Problem(f"gpuPools[{i}].nvme", pool.nvme, "raid-0 or raid-10, or storage of another kind", why)
         elif pool.nvme != "none":
             yield from _room(config, f"gpuPools[{i}].nvme", pool.nvme, room)
+
+
+def _room_for_files(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
+    """Yield a problem for each model with KV cache in files if those of all models don't fit the disks of a pool beside
+    the weights.
+    """
+    files, weights = kv_files_gib(config), cache.capacity_gib or weights_gib(config)
+    rooms = (int(disks_gib * KV_FILES_SHARE - weights) for pool in config.gpu_pools if (disks_gib := _disks_gib(pool)))
+    room = min(rooms, default=files)
+    for i, model in enumerate(config.models if files > room else ()):
+        if gib := model.engine.kv_cache.disk_gib:
+            why = f"the disks of a node have {room} GiB for it beside {weights:.0f} GiB of weights and what pods write"
+            accepted = f"at most {room} for all models together" if room > 0 else "nothing"
+            yield Problem(f"models[{i}].engine.kvCache.diskGib", gib, accepted, why)
+
+
+def _disks_gib(pool: GpuPoolConfig) -> float | None:
+    """Return the capacity in GiB of a node's local disks as the pool has them, at most all of them if the kit doesn't
+    make the file system; None if the catalogue doesn't have them.
+    """
+    return node_disk_gib(pool) or node_disk_gib(pool.model_copy(update={"nvme": "raid-0"}))
 
 
 def _shared_file_system(config: StackConfig, cache: FileStorage | Lustre) -> Iterator[Problem]:

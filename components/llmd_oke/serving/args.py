@@ -75,12 +75,15 @@ class EngineUserArgs(TypedDict):
 
 
 class KvCacheArgs(TypedDict):
-    """Settings of the hand-over of KV cache, and of KV cache offloaded to host memory."""
+    """Settings of the hand-over of KV cache, and of KV cache offloaded to host memory and disks."""
 
     connector: NotRequired[str | None]
     """`nixl`, `mori-io` or `mooncake`; `nixl` if left out."""
     host_memory_gib: NotRequired[int | None]
     """Host memory in GiB that each prefill or aggregated server uses for offloaded KV cache; none if left out."""
+    disk_gib: NotRequired[int | None]
+    """Space in GiB on each node's local disks for files with offloaded KV cache; none if left out. Needs
+    `host_memory_gib`, and a model cache with `kv_cache_path`."""
 
 
 class AdapterSlotsArgs(TypedDict):
@@ -189,6 +192,8 @@ class ModelCacheMountArgs(TypedDict):
     compiled_path: NotRequired[str | None]
     """Directory on the nodes, of this stack only, for code that servers compile at their start; not stored if left out.
     """
+    kv_cache_path: NotRequired[str | None]
+    """Directory on the nodes, of this stack only, for files with KV cache; needed by servers with `disk_gib`."""
     prewarm: NotRequired[PrewarmArgs]
     """Download of the weights before servers start; each server downloads the weights itself if left out."""
     adapters: NotRequired[str]

@@ -27,7 +27,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning import placement
-from llmd_oke.serving import bench_program, compiled_code, vllm
+from llmd_oke.serving import bench_program, compiled_code, kv_cache_disk, vllm
 from llmd_oke.serving.args import DraftFilesArgs, ModelCacheMountArgs, NodeTaintArgs, PrewarmArgs
 from llmd_oke.serving.manifests import declare, object_metadata, timeouts, tolerations
 from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token, pinned_revision
@@ -114,6 +114,9 @@ class ModelCacheArgs(TypedDict):
     compiled_path: NotRequired[str | None]
     """Directory on the nodes, of this stack only, for code that servers compile at their start, for `node-disk`; not
     stored if left out."""
+    kv_cache_path: NotRequired[str | None]
+    """Directory on the nodes, of this stack only, for servers' files with KV cache, for `node-disk`; none if left out.
+    """
     volume_handle: NotRequired[pulumi.Input[str] | None]
     """Volume handle by which the CSI driver identifies the file system, for `file-storage` and `lustre`."""
     volume_name: NotRequired[str | None]
@@ -153,6 +156,8 @@ class ModelCache(pulumi.ComponentResource):
             models = {model.name: model for model in map(resolve_model, args["models"])}
         if args.get("compiled_path"):
             needed.append(_files(name, compiled_code.PROGRAM, args, child, "compiled-code"))
+        if args.get("kv_cache_path"):
+            needed.append(_files(name, kv_cache_disk.PROGRAM, args, child))
         source_url = args.get("source_url")
         if source_url is not None:
             needed.append(declare(f"{name}-source", source_secret(args["namespace"], source_url), child))
@@ -195,8 +200,8 @@ def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> Mo
     place: ModelCacheMountArgs = {"path": args.get("path") or "/mnt/nvme/models"}
     if args["kind"] != "node-disk":
         place = {"claim": claim}
-    elif compiled_path := args.get("compiled_path"):
-        place["compiled_path"] = compiled_path
+    else:
+        place |= {"compiled_path": args.get("compiled_path"), "kv_cache_path": args.get("kv_cache_path")}
     settings = args.get("prewarm")
     if settings is None:
         return place
@@ -329,13 +334,14 @@ def job_name(model: CatalogueModel) -> str:
 
 
 def _files(
-    name: str, package: str, args: ModelCacheArgs, child: pulumi.ResourceOptions, before: str
+    name: str, package: str, args: ModelCacheArgs, child: pulumi.ResourceOptions, before: str | None = None
 ) -> pulumi.Resource:
     """Declare the ConfigMap of a package of `llmd_pods`. Other files are another resource, as its name has their digest
     too: the one before stays until an update has ended, so that a failed update can be taken back. `before` is the end
-    of its name in states of earlier versions.
+    of its name in states of earlier versions; None if they have no such ConfigMap.
     """
-    known = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(aliases=[pulumi.Alias(name=f"{name}-{before}")]))
+    aliases = [pulumi.Alias(name=f"{name}-{before}")] if before else []
+    known = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(aliases=aliases))
     manifest = bench_program.files_config_map(package, args["namespace"])
     return declare(f"{name}-{bench_program.files_name(package)}", manifest, known)
 

@@ -34,7 +34,7 @@ from llmd_oke.objects import (
     when_declared,
 )
 from llmd_oke.planning import Rollout, placement
-from llmd_oke.serving import compiled_code, labels, network_policies, vllm
+from llmd_oke.serving import compiled_code, kv_cache_disk, labels, network_policies, vllm
 from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.disaggregated_set import declare_disaggregated_set
 from llmd_oke.serving.leader_worker_set import (
@@ -412,8 +412,11 @@ def init_containers(spec: ServerSpec, args: UnitArgs) -> list[Container]:
     """
     cached = containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
     compiled = [compiled_code.container(vllm.compiled_key(spec), spec.user)] if spec.keeps_compiled_code else []
+    most_gib = spec.settings.disk_gib
+    own = (spec.model.name, vllm.kv_cache_key(spec), spec.user, most_gib) if most_gib else None
+    files = kv_cache_disk.containers(*own) if own else []
     awaited = [peer_names_container(spec)] if _names_peers(spec) else []
-    return [*cached, *compiled, *awaited, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
+    return [*cached, *compiled, *files, *awaited, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
 
 
 def _names_peers(spec: ServerSpec) -> bool:

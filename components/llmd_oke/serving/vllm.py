@@ -51,7 +51,7 @@ from llmd_oke.kubernetes_types import (
 )
 from llmd_oke.objects import field_value, present
 from llmd_oke.planning import placement
-from llmd_oke.serving import compiled_code
+from llmd_oke.serving import compiled_code, kv_cache_disk
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, RoleEngineArgs, TracingArgs
 from llmd_oke.serving.manifests import from_field, plain_variables, tracing_environment
 
@@ -145,6 +145,8 @@ def container(spec: ServerSpec) -> Container:
     command = ["vllm", "serve"]
     if spec.keeps_compiled_code:
         command = compiled_code.command(spec.release, spec.settings.vllm_port, spec.model.startup_budget_s, command)
+    if spec.settings.disk_gib:
+        command = kv_cache_disk.command(command)
     security = security_context(rdma=spec.on_rdma_network)
     if user := spec.engine.get("user"):  # the group owns the cache's files
         security |= {"runAsNonRoot": True, "runAsUser": user["id"], "runAsGroup": owner.GROUP}
@@ -438,7 +440,8 @@ def _mounts(spec: ServerSpec) -> list[VolumeMount]:
     if spec.prewarmed:
         cache["readOnly"] = True
     compiled = compiled_code.mounts(compiled_key(spec)) if spec.keeps_compiled_code else []
-    return [{"name": "shm", "mountPath": "/dev/shm"}, cache, *scratch, *compiled]  # noqa: S108
+    files = kv_cache_disk.mounts(spec.model.name, kv_cache_key(spec)) if spec.settings.disk_gib else []
+    return [{"name": "shm", "mountPath": "/dev/shm"}, cache, *scratch, *compiled, *files]  # noqa: S108
 
 
 def pod_volumes(spec: ServerSpec) -> list[Volume]:
@@ -448,6 +451,7 @@ def pod_volumes(spec: ServerSpec) -> list[Volume]:
         cache_volume(spec.cache),
         {"name": "scratch", "emptyDir": {}},
         *(compiled_code.volumes(spec.cache) if spec.keeps_compiled_code else []),
+        *(kv_cache_disk.volumes(_kv_cache_path(spec)) if spec.settings.disk_gib else []),
     ]
 
 
@@ -467,6 +471,29 @@ def compiled_key(spec: ServerSpec) -> str:
             spec.user,
         ]
     )
+
+
+def kv_cache_key(spec: ServerSpec) -> str:
+    """Return a digest of everything that the content of KV cache in files depends on, and that vLLM's names of files
+    don't tell: what compiled code depends on, and the commits of the weights and of the draft's.
+
+    Raises:
+        KitError: the weights have no commit, so that files of other weights could be read.
+    """
+    prewarm = spec.cache.get("prewarm")
+    commit, draft = pinned_revision(spec.model, spec.cache), spec.settings.draft
+    if commit is None:
+        raise KitError(f"KV cache in files needs a commit of {spec.model.name}'s weights.", "Give a revision.")
+    drafted = draft_revision(draft, prewarm["source"] if prewarm else None) if draft else None
+    return _short([compiled_key(spec), commit, drafted])
+
+
+def _kv_cache_path(spec: ServerSpec) -> str:
+    if not spec.settings.host_memory_gib:
+        raise KitError("Servers with disk_gib need host_memory_gib, through which vLLM writes files.")
+    if path := spec.cache.get("kv_cache_path"):
+        return path
+    raise KitError("Servers with disk_gib need a model cache with kv_cache_path.", "Give it, or leave disk_gib out.")
 
 
 def cache_volume(cache: ModelCacheMountArgs) -> Volume:

@@ -109,6 +109,8 @@ def _problems(place: str, model: ModelConfig, known: CatalogueModel | None, vers
     if host_gib := engine.kv_cache.host_memory_gib:
         why = "vLLM keeps no KV cache in host memory for a processor (v1/kv_offload/cpu/spec.py)"
         yield Problem(f"{place}.engine.kvCache.hostMemoryGib", host_gib, no_key, why)
+    if disk_gib := engine.kv_cache.disk_gib:
+        yield Problem(f"{place}.engine.kvCache.diskGib", disk_gib, no_key, "files are written from there alone")
     if engine.speculation:
         yield Problem(f"{place}.engine.speculation", None, no_key, "tiny models have nothing that drafts for them")
     if model.adapters:

@@ -18,6 +18,7 @@ from llmd_rehearsal.vllm.flags import StartRefusal, human_readable_int, parsed
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
 OFFLOADING_CONNECTOR = "OffloadingConnector"
+_HOST_SPEC, _TIERING_SPEC = "CPUOffloadingSpec", "TieringOffloadingSpec"
 MULTI_CONNECTOR = "MultiConnector"
 CORRUPTED_PERCENT = "LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT"
 IGNORED_ADAPTERS = "LLMD_OKE_REHEARSED_IGNORED_ADAPTERS"
@@ -144,7 +145,8 @@ class CommandSettings:
 
     `group` is the container's position in a server that spans nodes; None for a server in a single container.
     `host_bytes` is the size in bytes of the KV cache in the node's memory (`cpu_bytes_to_use` of the
-    OffloadingConnector), 0 for none. `exchange_bytes` is memory in bytes of each GPU, outside vLLM's share, for tokens
+    OffloadingConnector), 0 for none, and `files` the directory with KV cache in files (`root_dir` of its tier `fs`),
+    None for none. `exchange_bytes` is memory in bytes of each GPU, outside vLLM's share, for tokens
     that experts of other ranks get by MoRI, 0 with other backends. `calls_tools` tells whether the model may decide by
     itself to call a request's tools. `keep_alive_s` is the wall time in seconds after which an idle connection is
     closed; its clients are real programs.
@@ -175,6 +177,7 @@ class CommandSettings:
     keep_alive_s: float
     transfer: KeyValueTransfer | None
     host_bytes: int
+    files: str | None
     exchange_bytes: int
     group: ServerNode | None
     hybrid: bool | None
@@ -216,7 +219,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         StartRefusal: vLLM wouldn't start with this command, or the command can't be simulated.
     """
     namespace = parsed(argv, release)
-    transfer, host_bytes = _connectors(namespace, environment)
+    transfer, host_bytes, files = _connectors(namespace, environment)
     _refuse(namespace)
     spread, group = _parallelism(namespace, environment)
     model = namespace.model_tag or namespace.model
@@ -257,6 +260,7 @@ def settings(argv: Sequence[str], environment: Mapping[str, str], release: Relea
         keep_alive_s=_number(environment, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5),
         transfer=transfer,
         host_bytes=host_bytes,
+        files=files,
         exchange_bytes=_number(environment, "MORI_SHMEM_HEAP_SIZE", 4 * 2**30) if by_mori else 0,
         hybrid=None if separate is None else not separate,
         adapters=_adapters(namespace, environment),
@@ -412,14 +416,17 @@ def _attention_backend(namespace: argparse.Namespace) -> str | None:
     return str(backend).upper() if backend else None
 
 
-def _connectors(namespace: argparse.Namespace, environment: Mapping[str, str]) -> tuple[KeyValueTransfer | None, int]:
-    """Return the connector that hands over KV caches (None without one), and the bytes of the KV cache in the node's
-    memory. The connector of `--kv-offloading-size` silently replaces any other, as in vLLM.
+def _connectors(
+    namespace: argparse.Namespace, environment: Mapping[str, str]
+) -> tuple[KeyValueTransfer | None, int, str | None]:
+    """Return the connector that hands over KV caches (None without one), the bytes of the KV cache in the node's
+    memory, and the directory of that in files. The connector of `--kv-offloading-size` silently replaces any other, as
+    in vLLM.
     """
     if (gib := namespace.kv_offloading_size) is not None:
-        return None, int(gib * 2**30)
+        return None, int(gib * 2**30), None
     if namespace.kv_transfer_config is None:
-        return None, 0
+        return None, 0, None
     values = _object(namespace.kv_transfer_config, "kv-transfer-config")
     extra = _object(values.get("kv_connector_extra_config") or {}, "kv-transfer-config")
     several = extra.get("connectors", []) if values.get("kv_connector") == MULTI_CONNECTOR else [values]
@@ -431,7 +438,20 @@ def _connectors(namespace: argparse.Namespace, environment: Mapping[str, str]) -
         raise StartRefusal(1, f"llmd-oke rehearsal: a MultiConnector of others than {known} isn't simulated.")
     whole = {name: values[name] for name in ("kv_load_failure_policy", "engine_id") if name in values}
     transfer = _transfer({**others[0], **whole}, environment) if others else None
-    return transfer, sum(map(_host_bytes, hosts))
+    return transfer, sum(map(_host_bytes, hosts)), next(filter(None, map(_files, hosts)), None)
+
+
+def _files(connector: Mapping[str, Any]) -> str | None:
+    """Return the directory of a connector's tier of files; None if it has no such tier."""
+    told = _object(connector.get("kv_connector_extra_config") or {}, "kv-transfer-config")
+    if (name := told.get("spec_name", _HOST_SPEC)) == _HOST_SPEC:
+        return None
+    if name != _TIERING_SPEC:
+        raise StartRefusal(1, f"ValueError: Unsupported spec type: {name}")
+    tiers = cast("list[Mapping[str, Any]]", told.get("secondary_tiers") or [])
+    if [tier.get("type") for tier in tiers] != ["fs"] or "root_dir" not in tiers[0]:
+        raise StartRefusal(1, "llmd-oke rehearsal: of tiers behind the node's memory only one, `fs`, is simulated.")
+    return str(tiers[0]["root_dir"])
 
 
 def _host_bytes(connector: Mapping[str, Any]) -> int:

@@ -15,6 +15,7 @@ from llmd_tuner.latency import LatencyModel
 from llmd_rehearsal.vllm.clocks import ModelClock
 from llmd_rehearsal.vllm.command import CommandSettings
 from llmd_rehearsal.vllm.kv_events import KvEventLog
+from llmd_rehearsal.vllm.kv_files import KvFiles
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Handover, TransferNetwork
 from llmd_rehearsal.vllm.scheduler import Scheduler, SchedulerStep
@@ -38,6 +39,7 @@ class SimulatedEngine:
         log: Callable[[str], None] = lambda _: None,
         crash: Callable[[], None] = lambda: None,
         events: KvEventLog | None = None,
+        files: KvFiles | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics
@@ -49,7 +51,7 @@ class SimulatedEngine:
         self._server = latency.server(settings.parallelism)
         self._draft = settings.draft
         self._events = events
-        self._scheduler = Scheduler(settings, cache, metrics, events)
+        self._scheduler = Scheduler(settings, cache, metrics, events, files)
         sizes = latency.sizes  # of windows a server offers one block more than may be needed (vLLM, `blocks_per_sw`)
         offers = sizes.windows_alone and sizes.window_layers
         self._offered_blocks = -(-sizes.window_tokens // settings.block_size) + 1 if offers else 0
@@ -162,7 +164,9 @@ class SimulatedEngine:
                 self._handover.pull(sequence, start_s, self._received)
         for sequence in step.loads:
             self._receiving.add(sequence)
-            load_s = self._server.host_load_s(sequence.loading_blocks * self.settings.block_size)
+            size = self.settings.block_size
+            load_s = self._server.host_load_s(sequence.loading_blocks * size)
+            load_s += self._server.disk_read_s(sequence.reading_blocks * size)
             self.clock.call_at(start_s + load_s, partial(self._loaded, sequence))
         self._count()
         if step.empty:
@@ -252,8 +256,9 @@ class SimulatedEngine:
             self._scheduler.free(sequence)
         else:
             self.metrics.loaded_blocks += sequence.loading_blocks
+            self.metrics.read_blocks += sequence.reading_blocks
             sequence.computed += sequence.loading_blocks * self.settings.block_size
-            sequence.loading_blocks = 0
+            sequence.loading_blocks = sequence.reading_blocks = 0
             self._scheduler.cache_computed(sequence)
             self._scheduler.waiting.appendleft(sequence)
         self._wake()

@@ -15,6 +15,7 @@ from llmd_base.records import document
 from llmd_oke.catalogue.releases import Release
 from llmd_oke.config.engine import Flag, flags_by_name
 from llmd_pods.compiled_code.start import server_command
+from llmd_pods.kv_cache_disk import serve
 
 _SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 
@@ -46,7 +47,7 @@ def parsed(argv: Sequence[str], release: Release | None) -> argparse.Namespace:
     vllm.entrypoints.openai.api_server`, with vLLM's defaults, as far as the simulation needs them, for flags that the
     command doesn't set.
     """
-    words = server_command(argv)
+    words = server_command(serve.server_command(argv))
     name = PurePosixPath(words[0]).name if words else ""
     if name == "vllm" and words[1:2] == ["serve"]:
         program, flags = "vllm serve", words[2:]

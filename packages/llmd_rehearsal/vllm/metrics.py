@@ -39,6 +39,15 @@ _HOST_MEMORY = (
     ("loaded_bytes", "vllm:kv_offload_load_bytes_total", "counter", "Total bytes loaded from offload storage to GPU."),
     ("stored_bytes", "vllm:kv_offload_store_bytes_total", "counter", "Total bytes stored from GPU to offload storage."),
 )
+_FILES = (
+    ("read_bytes", "vllm:kv_offload_tiering_read_bytes_total", "counter", "Total bytes read from further tiers."),
+    (
+        "written_bytes",
+        "vllm:kv_offload_tiering_write_bytes_total",
+        "counter",
+        "Total bytes written to further tiers.",
+    ),
+)
 _DRAFTS = (
     ("drafts", "vllm:spec_decode_num_drafts_total", "counter", "Number of spec decoding drafts."),
     ("drafted_tokens", "vllm:spec_decode_num_draft_tokens_total", "counter", "Number of draft tokens."),
@@ -158,7 +167,8 @@ class ServerMetrics:
 
     The simulator's own metrics, about `lag`, are part of the first rank's, and so are those of the server's `adapters`,
     None without LoRA adapters. `host_block_bytes` is the size in bytes of a KV block in the node's memory, 0 without
-    blocks there; `drafted` the number of tokens that a draft proposes in a step, 0 without drafts.
+    blocks there, and `files` tells whether its disks have blocks too; `drafted` is the number of tokens that a draft
+    proposes in a step, 0 without drafts.
     """
 
     def __init__(
@@ -170,6 +180,7 @@ class ServerMetrics:
         lag: Lag,
         rank: int = 0,
         host_block_bytes: float = 0.0,
+        files: bool = False,
         drafted: int = 0,
         adapters: AdapterMetrics | None = None,
     ) -> None:
@@ -189,6 +200,8 @@ class ServerMetrics:
         self.expired_transfers = 0
         self.loaded_blocks = 0
         self.stored_blocks = 0
+        self.read_blocks = 0
+        self.written_blocks = 0
         self.drafts = 0
         self.accepted_tokens = 0
         self.adapters = adapters
@@ -210,12 +223,23 @@ class ServerMetrics:
         self._head = cache_text + _template(_ENGINE, labels) + "".join(finished)
         self._connector_template, self._lag_template = _template(_CONNECTOR, labels), _template(_LAG, labels)
         self._host_template = _template(_HOST_MEMORY, labels)
+        self._files_template = _template(_FILES, f'{labels},tier="fs"') if files else ""
         self._drafts_template = _drafts_template(labels, drafted) if drafted else ""
 
     @property
     def loaded_bytes(self) -> float:
         """Bytes of KV cache that the server loaded from the node's memory."""
         return self.loaded_blocks * self._host_block_bytes
+
+    @property
+    def read_bytes(self) -> float:
+        """Bytes of KV cache that the server read from files into the node's memory."""
+        return self.read_blocks * self._host_block_bytes
+
+    @property
+    def written_bytes(self) -> float:
+        """Bytes of KV cache that the server wrote to files."""
+        return self.written_blocks * self._host_block_bytes
 
     @property
     def stored_bytes(self) -> float:
@@ -243,6 +267,8 @@ class ServerMetrics:
             parts += [self.transfer.text(), self.transferred.text()]
         if self._host_block_bytes:
             parts.append(self._host_template % _values(self, _HOST_MEMORY))
+        if self._files_template:
+            parts.append(self._files_template % _values(self, _FILES))
         if self._drafts_template:
             counts = (float(count) for count in self._accepted_by_position)
             parts.append(self._drafts_template % (*_values(self, _DRAFTS), *counts))

@@ -6,10 +6,11 @@ Running sequences come first, then the queue in order of arrival; a step has at 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice
 
 from llmd_rehearsal.vllm.command import CommandSettings
 from llmd_rehearsal.vllm.kv_events import KvEventLog
+from llmd_rehearsal.vllm.kv_files import KvFiles
 from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.sequences import Sequence
 from llmd_rehearsal.vllm.startup import CacheSize
@@ -102,32 +103,50 @@ class BlockPool:
 class HostCache:
     """KV blocks of prompts in the node's memory; the least recently used blocks are evicted first.
 
-    Each computed block of a prompt is written to the node's memory too, beside the GPU's prefix cache.
+    Each computed block of a prompt is written to the node's memory too, beside the GPU's prefix cache, and from
+    there to a file if there are `files`. Blocks in files are loaded by way of the node's memory.
     """
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, files: KvFiles | None = None) -> None:
         self._size = blocks
+        self._files = files
         self._contents: OrderedDict[int, None] = OrderedDict()
+        self.written_blocks = 0
 
     def store(self, contents: Iterable[int]) -> int:
         """Store blocks in the node's memory by the hashes of their contents, and return the number of blocks that
         weren't stored yet.
         """
+        blocks = list(contents) if self._size else []
+        added = self._keep(blocks)
+        if self._files is not None:
+            self.written_blocks += self._files.store(blocks)
+        return added
+
+    def cached(self, hashes: Iterable[int]) -> tuple[int, int]:
+        """Return how many blocks at the beginning of a chain of hashes are stored in the node's memory or in files, and
+        how many of them in files alone. Those come into the node's memory.
+        """
+        prefix, read = list[int](), 0
+        for content in islice(hashes, self._size):
+            if content not in self._contents:
+                if self._files is None or not self._files.load(content):
+                    break
+                read += 1
+            prefix.append(content)
+        self._keep(prefix)
+        return len(prefix), read
+
+    def _keep(self, blocks: Iterable[int]) -> int:
+        """Make blocks the most recently used ones in the node's memory, and return how many are new there."""
         added = 0
-        for content in contents if self._size else ():
+        for content in blocks:
             added += content not in self._contents
             self._contents[content] = None
             self._contents.move_to_end(content)
         while len(self._contents) > self._size:
             self._contents.popitem(last=False)
         return added
-
-    def cached(self, hashes: Iterable[int]) -> int:
-        """Return how many blocks at the beginning of a chain of hashes are stored in the node's memory."""
-        prefix = list(takewhile(self._contents.__contains__, hashes))
-        for content in prefix:
-            self._contents.move_to_end(content)
-        return len(prefix)
 
 
 class SlotCache:
@@ -203,7 +222,12 @@ class Scheduler:
     """Queue, running sequences and KV blocks of one simulated engine."""
 
     def __init__(
-        self, settings: CommandSettings, cache: CacheSize, metrics: ServerMetrics, events: KvEventLog | None = None
+        self,
+        settings: CommandSettings,
+        cache: CacheSize,
+        metrics: ServerMetrics,
+        events: KvEventLog | None = None,
+        files: KvFiles | None = None,
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
@@ -214,7 +238,7 @@ class Scheduler:
         self._longest = cache.max_model_len
         self._events = events
         self._pool = BlockPool(cache.blocks, events.remove) if events else BlockPool(cache.blocks)
-        self._host = HostCache(cache.host_blocks)
+        self._host = HostCache(cache.host_blocks, files)
         self._slots = SlotCache(settings.adapters.room.slots, metrics.adapters) if settings.adapters else None
         self._decode_bench = settings.transfer is not None and settings.transfer.decode_bench
 
@@ -240,6 +264,7 @@ class Scheduler:
         if self._events is not None:
             self._events.store(sequence, sequence.cached_blocks, full)
         self._metrics.stored_blocks += self._host.store(sequence.hashes[sequence.cached_blocks : full])
+        self._metrics.written_blocks = self._host.written_blocks
         sequence.cached_blocks = max(sequence.cached_blocks, full)
 
     def forget(self, sequence: Sequence) -> None:
@@ -253,7 +278,7 @@ class Scheduler:
         """Free the blocks of a sequence, whose prompt must then be computed again."""
         self._pool.release(sequence.blocks)
         sequence.blocks = []
-        sequence.loading_blocks = 0
+        sequence.loading_blocks = sequence.reading_blocks = 0
         sequence.computed = 0
         sequence.cached_blocks = 0
 
@@ -323,7 +348,8 @@ class Scheduler:
         self._pool.share(sequence.blocks)
         sequence.cached_blocks = len(sequence.blocks)
         if sequence.remote is None:
-            sequence.loading_blocks = self._host.cached(hashes[sequence.cached_blocks :])
+            found = self._host.cached(hashes[sequence.cached_blocks :])
+            sequence.loading_blocks, sequence.reading_blocks = found
         sequence.computed = (
             sequence.prompt_tokens - 1 if self._decode_bench else sequence.cached_blocks * self._block_size
         )

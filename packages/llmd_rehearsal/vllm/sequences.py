@@ -35,7 +35,7 @@ class Prompt:
 
     def block_hashes(self, block_size: int, salt: str | None = None) -> list[int]:
         """Return a hash of each full block, over the block, all blocks before it and the request's `cache_salt`; hashes
-        of different processes differ.
+        of different processes are equal only with the same PYTHONHASHSEED.
         """
         width = block_size * (CHARACTERS_PER_TOKEN if isinstance(self.content, str) else 1)
         previous, hashes = 0 if salt is None else hash(salt), list[int]()
@@ -110,12 +110,13 @@ class Sequence:
     real hardware); 0 before the event.
 
     `computed` is the number of tokens in the KV cache, `generated` of emitted tokens, `cached_blocks` of blocks in the
-    prefix cache, `loading_blocks` of blocks that are loaded from the node's memory, and `cached_tokens` of the prompt's
-    tokens found in caches (-1: not looked up yet). `emit` is called for every step with its `latest` tokens, and once
-    without a token if the sequence is aborted or fails; at the last call `finish` is set. `drafts` counts the drafts
-    that were checked. `adapter` is the name of the LoRA adapter that answers, None for the model itself; `cache_salt`
-    is the request's. `token_ids` are those of the prompt, empty unless the server publishes KV cache events.
-    `corrupted` tells whether the prompt's KV cache arrived corrupted, which changes only the text.
+    prefix cache, `loading_blocks` of blocks that are loaded from the node's memory, `reading_blocks` of those of them
+    that its disks have alone, and `cached_tokens` of the prompt's tokens found in caches (-1: not looked up yet).
+    `emit` is called for every step with its `latest` tokens, and once without a token if the sequence is aborted or
+    fails; at the last call `finish` is set. `drafts` counts the drafts that were checked. `adapter` is the name of the
+    LoRA adapter that answers, None for the model itself; `cache_salt` is the request's. `token_ids` are those of the
+    prompt, empty unless the server publishes KV cache events. `corrupted` tells whether the prompt's KV cache arrived
+    corrupted, which changes only the text.
     """
 
     request_id: str
@@ -138,6 +139,7 @@ class Sequence:
     cached_blocks: int = 0
     cached_tokens: int = -1
     loading_blocks: int = 0
+    reading_blocks: int = 0
     queued_s: float = 0.0
     scheduled_s: float = 0.0
     first_token_s: float = 0.0

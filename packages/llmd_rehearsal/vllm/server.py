@@ -37,6 +37,7 @@ from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.groups import RankGroup
 from llmd_rehearsal.vllm.kv_events import EventPublisher, KvEventLog
+from llmd_rehearsal.vllm.kv_files import KvFiles
 from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.startup import (
@@ -303,6 +304,19 @@ class SimulatedServer:
         adapters = ServedAdapters(options.adapters, base, served, files, self._write) if options.adapters else None
         return _Parts(options, model, engines, adapters, no_vocabulary)
 
+    def _kv_files(self, options: CommandSettings, block_bytes: float) -> KvFiles | None:
+        """Return the server's KV cache in files; None without any.
+
+        Raises:
+            StartRefusal: the directory isn't mounted, or can't be written to.
+        """
+        if options.files is None:
+            return None
+        folder = ContainerFiles(self.container.mounts).place(options.files)
+        if folder is None or not os.access(folder, os.W_OK):
+            raise StartRefusal(1, f"PermissionError: [Errno 13] Permission denied: {options.files!r}")
+        return KvFiles(folder, int(block_bytes))
+
     def _engine(
         self,
         options: CommandSettings,
@@ -331,6 +345,7 @@ class SimulatedServer:
             lag=lag,
             rank=rank,
             host_block_bytes=block_bytes,
+            files=options.files is not None,
             drafted=options.draft.tokens if options.draft else 0,
             adapters=adapters,
         )
@@ -341,7 +356,16 @@ class SimulatedServer:
             kind = "full_attention" if model.architecture.latent_attention is None else "mla_attention"
             events = KvEventLog(options.block_size, kind, rank, publisher.send)
         engine = SimulatedEngine(
-            options, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash, events
+            options,
+            cache,
+            latency,
+            metrics,
+            simulation.clock,
+            simulation.network,
+            self._write,
+            self._crash,
+            events,
+            self._kv_files(options, block_bytes),
         )
         if transfer is not None and transfer.nixl:
             identity = Identity(

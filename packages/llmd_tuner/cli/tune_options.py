@@ -1,7 +1,7 @@
 """Options that the `tune` commands share, and the search, model and latency figures that they select."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from llmd_oke.catalogue import CatalogueModel, NodeHardware, Shape, gpu_names
 from llmd_oke.catalogue.latency_figures import LatencyFigures, known_figures, read_figures
 from llmd_oke.catalogue.releases import default_release
 from llmd_oke.cli import console, options
-from llmd_oke.config.engine import DEFAULT_ENGINE
+from llmd_oke.config.engine import DEFAULT_ENGINE, KvCache
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions, deployed_conditions
 from llmd_oke.planning.server_choices import ServerChoices, accepted_servers
@@ -121,10 +121,8 @@ class SearchContext:
     question: SearchInputs
     confidence: Confidence
     started: DeployedConditions
-    host_memory_gib: int | None = None
-    """Memory of its node, in GiB, that each server that prefills uses for KV cache; None where the stack configures
-    none.
-    """
+    kv_cache: KvCache = field(default_factory=KvCache)
+    """Where the stack's servers keep KV cache besides GPU memory."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class _Defaults:
     targets: Targets
     gpus: int
     choices: ServerChoices | None = None
-    host_memory_gib: int | None = None
+    kv_cache: KvCache = field(default_factory=KvCache)
     started: DeployedConditions = VLLM_DEFAULTS
     profile: RouterProfileName = "token-load"
 
@@ -172,7 +170,7 @@ def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
         profile=known.profile,
     )
     question, trust = confidence.confine(question, figures, search.allow_extrapolation, known.started)
-    return SearchContext(known.model, known.node, question, trust, known.started, known.host_memory_gib)
+    return SearchContext(known.model, known.node, question, trust, known.started, known.kv_cache)
 
 
 def announce(context: SearchContext) -> None:
@@ -236,7 +234,7 @@ def _of_stack(where: ModelOptions, search: SearchOptions) -> _Defaults:
         _targets(search, load, Targets(slo.ttft_ms and slo.ttft_ms / 1000, slo.itl_ms and slo.itl_ms / 1000)),
         gpus,
         accepted_servers(plan, index, search.gpus or gpus),
-        chosen.engine.kv_cache.host_memory_gib,
+        chosen.engine.kv_cache,
         deployed_conditions(plan.release, chosen.model, chosen.engine),
         chosen.profile,
     )

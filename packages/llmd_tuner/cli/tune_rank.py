@@ -158,7 +158,7 @@ def ranking_json(
             for winner in [swing.winner and document("topology copies", swing.winner)]
         ],
         "remedies": list(result.remedies),
-        "prompt_ms": dict(zip(("from_host_memory", "computed"), _host_times_ms(context, result), strict=True)),
+        "prompt_ms": _prompt_ms(context, result),
         "frontier": [_plain(item) for item in frontier],
         "simulated": [
             {"deployment": deployment_name(item.deployment), **item.row.model_dump(mode="json")} for item in finalists
@@ -211,12 +211,20 @@ def _unmeasured(context: SearchContext, result: Ranking) -> Iterator[str]:
         yield f"nothing is measured of {shortened(names)}: such deployments come behind those that were measured"
 
 
-def _host_times_ms(context: SearchContext, result: Ranking) -> tuple[float, float]:
-    """Times in which a server of the best deployment has a whole prompt out of its node's memory, and computes it."""
+def _prompt_ms(context: SearchContext, result: Ranking) -> dict[str, float]:
+    """Times in milliseconds in which a server of the best deployment has a whole prompt out of its node's memory, out
+    of its node's disks, and computed.
+    """
     shown, question = result.best or result.first[0], context.question
     server = question.model.server(spreads_of(shown, question)[0])
     tokens = round(question.workload.input_tokens)
-    return server.host_load_s(tokens) * 1000, server.prefill_s(tokens) * 1000
+    loaded_s = server.host_load_s(tokens)
+    seconds = {
+        "from_host_memory": loaded_s,
+        "from_disks": loaded_s + server.disk_read_s(tokens),
+        "computed": server.prefill_s(tokens),
+    }
+    return {name: value * 1000 for name, value in seconds.items()}
 
 
 def _host_memory(context: SearchContext, result: Ranking) -> Iterator[str]:
@@ -224,17 +232,26 @@ def _host_memory(context: SearchContext, result: Ranking) -> Iterator[str]:
     prompt, and what servers carry with and without it.
     """
     question, share = context.question, context.question.workload.host_hit_share
-    if not share and context.host_memory_gib is None:
+    if not share and context.kv_cache.host_memory_gib is None:
         return
-    load_ms, prefill_ms = _host_times_ms(context, result)
+    prompt_ms = _prompt_ms(context, result)
+    load_ms, prefill_ms = prompt_ms["from_host_memory"], prompt_ms["computed"]
     loaded = f"a prompt of {question.workload.input_tokens:.0f} tokens is loaded from the node's memory"
     text = f"{loaded} in {load_ms:.0f} ms, and computed in {prefill_ms:.0f}"
     if not share:
         pays = "pays where prompts come back" if load_ms < prefill_ms else "never pays"
         yield f"{text}: it {pays}; --host-hits ranks with a share of prompts from there"
-        return
-    alone = replace(question, workload=replace(question.workload, host_hit_share=0.0))
-    yield f"{text}; {_pays(result.best, ranking.rank(alone, sensitivity=False).best, share)}"
+    else:
+        alone = replace(question, workload=replace(question.workload, host_hit_share=0.0))
+        yield f"{text}; {_pays(result.best, ranking.rank(alone, sensitivity=False).best, share)}"
+    if context.kv_cache.disk_gib:
+        rate_gb_per_s = question.model.hardware.disk_bytes_per_s / 1e9
+        written = prompt_ms["from_disks"] - load_ms
+        yield (
+            f"the same prompt is read from the node's disks in {prompt_ms['from_disks']:.0f} ms, if they read"
+            f" {rate_gb_per_s:g} GB/s, the least of accepted nodes, for one server at a time; a server that computes"
+            f" prompts without a pause writes {rate_gb_per_s * written / prefill_ms:.1f} GB/s to them"
+        )
 
 
 def _pays(kept: Candidate | None, alone: Candidate | None, share: float) -> str:

@@ -30,6 +30,7 @@ CONNECTORS: dict[str, list[tuple[str, dict[str, object]]]] = {
         *HOST_MEMORY,
         ("1p-tp2-1d-tp2", {"connector": "mori-io", "hostMemoryGib": 20}),
         ("1p-tp2-1d-tp2", {"connector": "mooncake"}),
+        ("1p-tp2-1d-tp2", {"hostMemoryGib": 20, "diskGib": 500}),
     ],
 }
 TOPOLOGIES = ("1p-tp8-1d-tp8", "agg-tp8-1r", "agg-tp4-1r", "agg-tp1-1r")
@@ -76,7 +77,8 @@ def test_vllm_has_every_kv_connector_of_the_catalogue(deployed: str) -> None:
     for topology, kv_cache in CONNECTORS[deployed]:
         image = {"vllmImage": f"docker.io/acme/vllm:v{version}"} if "mooncake" in kv_cache.values() else {}
         servers_of = model(topology, model="qwen3-32b", engine={"kvCache": kv_cache})
-        lines += servers(render(stack(servers_of, release=deployed, override=image)))
+        storage = {"modelCache": {"kind": "node-disk"}}
+        lines += servers(render(stack(servers_of, release=deployed, override=image, storage=storage)))
     assert problems(lines, version) == [[]] * len(lines)
 
 

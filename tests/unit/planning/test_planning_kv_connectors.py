@@ -11,6 +11,8 @@ from stack_files import existing_pool, model, stack
 
 NEWEST = "llm-d-0.10.0"
 DENSE, WINDOWED, LATENT = "qwen3-32b", "gpt-oss-120b", "deepseek-v3"
+UNPINNED = "qwen3-30b-a3b"
+"""Model whose catalogue entry has no commit."""
 
 
 def document(topology: object, name: str = DENSE, release: str = NEWEST, **changes: Any) -> dict[str, Any]:
@@ -171,3 +173,93 @@ def test_mooncake_requires_an_image_with_its_package():
     assert only("1p-tp2-1d-tp2", connector="mooncake").accepted == "override.vllmImage with it, or nixl"
     image = "docker.io/acme/vllm-mooncake:v0.30.0"
     plan("1p-tp2-1d-tp2", connector="mooncake", stack={"override": {"vllmImage": image}})
+
+
+ON_DISKS = {"storage": {"modelCache": {"kind": "node-disk"}}}
+
+
+def test_a_nodes_prefill_servers_share_the_disk_space_for_kv_cache_in_files():
+    prefill, decode = plan("2p-tp1-1d-tp2", hostMemoryGib=32, diskGib=1000, stack=ON_DISKS).models[0].units[0].roles
+    assert (prefill.settings.disk_gib, decode.settings.disk_gib) == (1000, 0)
+    assert prefill.disk_key_value_tokens == 1000 * 2**30 // (256 * 1024)
+    assert decode.settings.kv_transfer is not None
+    assert "secondary_tiers" not in str(decode.settings.kv_transfer)
+    assert "secondary_tiers" in str(prefill.settings.kv_transfer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "accepted"),
+    [
+        ({"stack": ON_DISKS}, "engine.kvCache.hostMemoryGib with it, or nothing"),
+        (
+            {"hostMemoryGib": 8, "stack": {"storage": {"modelCache": {"kind": "none"}}}},
+            "storage.modelCache of kind node-disk, or nothing",
+        ),
+        (
+            {"hostMemoryGib": 8, "release": "llm-d-0.9.0", "stack": ON_DISKS},
+            "nothing, or a newer release",
+        ),
+    ],
+)
+def test_diskgib_is_refused_without_what_vllm_keeps_files_by(changes: dict[str, Any], accepted: str):
+    problem = only("agg-tp2-1r", diskGib=100, **changes)
+    assert (problem.path, problem.accepted) == ("models[0].engine.kvCache.diskGib", accepted)
+
+
+def test_diskgib_is_refused_if_files_could_be_read_with_other_weights():
+    bucket = {"storage": {**ON_DISKS["storage"], "prewarm": {"source": "object-storage"}}}
+    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=bucket)
+    assert problem.accepted == "storage.prewarm.revisions.qwen3-32b with the commit, or nothing"
+    bucket["storage"]["prewarm"]["revisions"] = {"qwen3-32b": "a" * 40}
+    plan("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=bucket)
+
+
+def test_diskgib_is_limited_to_four_fifths_of_the_nodes_disks_beside_the_weights():
+    most = 11_380  # of 14,305 GiB, RAID 10
+    plan("agg-tp2-1r", hostMemoryGib=8, diskGib=most, stack=ON_DISKS)
+    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=most + 1, stack=ON_DISKS)
+    assert (problem.value, problem.accepted) == (most + 1, f"at most {most} for all models together")
+    weights = {"storage": {"modelCache": {"kind": "node-disk", "capacityGib": 14_000}}}
+    assert only("agg-tp2-1r", hostMemoryGib=8, diskGib=1, stack=weights).accepted == "nothing"
+
+
+def test_diskgib_is_limited_to_all_disks_of_nodes_whose_file_system_is_unknown():
+    pools = [{**existing_pool(size=4), "nvme": "none"}]
+    given = {**document("agg-tp2-1r", hostMemoryGib=8, diskGib=60_000, stack=ON_DISKS), "gpuPools": pools}
+    with pytest.raises(InvalidStack, match="at most 22824 for all models together"):
+        planning.plan_object(given)
+
+
+def test_diskgib_is_refused_with_an_image_that_may_change_under_its_name():
+    own = {**ON_DISKS, "override": {"vllmImage": "docker.io/acme/vllm:latest"}}
+    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=own)
+    assert problem.accepted == "override.vllmImage with @sha256: and its digest, or nothing"
+    own["override"] = {"vllmImage": f"docker.io/acme/vllm:v1@sha256:{'a' * 64}"}
+    plan("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=own)
+
+
+def test_diskgib_is_refused_where_names_of_files_differ_from_server_to_server():
+    given = document("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=ON_DISKS)
+    engine = given["models"][0]["engine"]
+    engine["extraArgs"] = ["--prefix-caching-hash-algo=xxhash_cbor"]
+    with pytest.raises(InvalidStack, match=r"sha256, or engine\.env\.PYTHONHASHSEED"):
+        planning.plan_object(given)
+    engine["env"] = {"PYTHONHASHSEED": "42"}
+    planning.plan_object(given)
+
+
+def test_a_revision_without_pre_warming_pins_no_weights():
+    storage = {"modelCache": {"kind": "node-disk"}, "prewarm": {"source": "none", "revisions": {UNPINNED: "a" * 40}}}
+    problem = only("agg-tp4-1r", UNPINNED, hostMemoryGib=8, diskGib=100, stack={"storage": storage})
+    assert problem.path == "models[0].engine.kvCache.diskGib"
+
+
+def test_models_of_one_name_have_the_same_disk_space_for_kv_cache():
+    given = document("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=ON_DISKS)
+    given["models"].append(
+        {**given["models"][0], "name": "other", "engine": {"kvCache": {"hostMemoryGib": 8, "diskGib": 200}}}
+    )
+    with pytest.raises(InvalidStack) as error:
+        planning.plan_object(given)
+    assert [problem.path for problem in error.value.problems] == [f"models[{i}].engine.kvCache.diskGib" for i in (0, 1)]
+    assert error.value.problems[0].accepted == "the same of all models with qwen3-32b"

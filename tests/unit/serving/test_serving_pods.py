@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from llmd_base.errors import KitError
@@ -9,7 +10,7 @@ from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import QuickReduce
 from llmd_oke.serving import labels, namespace, units, vllm
-from llmd_oke.serving.args import ServersArgs, UnitArgs
+from llmd_oke.serving.args import ModelCacheMountArgs, ServersArgs, UnitArgs
 
 ARGS: UnitArgs = {
     "release": "llm-d-0.9.0",
@@ -369,3 +370,74 @@ def test_the_data_parallel_size_but_not_expert_parallelism_changes_server_revisi
         return vllm.revision("u", "r", {"decode": "v"}, {"decode": spread})
 
     assert len({named(Parallelism(1)), named(Parallelism(1, 2)), named(Parallelism(1, 2, expert_parallel=True))}) == 2
+
+
+UNPINNED = catalogue.model("qwen3-30b-a3b")
+FILES_PART = {
+    **HOST_PART,
+    "kv_connector_extra_config": {
+        "cpu_bytes_to_use": 20 * 2**30,
+        "spec_name": "TieringOffloadingSpec",
+        "secondary_tiers": [{"type": "fs", "n_read_threads": 16, "n_write_threads": 16, "root_dir": "/kv-cache"}],
+    },
+}
+FILES: ModelCacheMountArgs = {"path": "/mnt/nvme/models", "kv_cache_path": "/mnt/nvme/models-kv/llm-d"}
+NODE_DISK: UnitArgs = {**ARGS, "model_cache": FILES}
+
+
+def with_files(role: Any, **changes: Any) -> vllm.ServerSpec:
+    engine: dict[str, Any] = {"kv_cache": {"host_memory_gib": 20, "disk_gib": 500}}
+    args: UnitArgs = {**NODE_DISK, "release": "llm-d-0.10.0", "engine": {**engine, **changes.pop("engine", {})}}
+    return dataclasses.replace(units.server_spec(args, role, Parallelism(2)), **changes)
+
+
+def test_servers_that_keep_kv_cache_in_files_have_a_tier_of_files_behind_host_memory():
+    assert transfer(with_files("aggregated")) == FILES_PART
+    assert transfer(with_files("prefill"))["kv_connector_extra_config"] == {"connectors": [NIXL_PART, FILES_PART]}
+    assert "secondary_tiers" not in str(transfer(with_files("decode")))
+
+
+def test_servers_see_their_own_kv_files_and_a_sidecar_limits_those_of_all_servers():
+    spec = with_files("prefill", engine={"user": {"id": 1000}})
+    pod = units.pod_spec(spec, NODE_DISK)
+    key = vllm.kv_cache_key(spec)
+    own = {"name": "kv-cache", "mountPath": "/kv-cache", "subPath": f"{spec.model.name}/{key}"}
+    assert own in pod["containers"][0]["volumeMounts"]
+    volume = next(volume for volume in pod["volumes"] if volume["name"] == "kv-cache")
+    path = "/mnt/nvme/models-kv/llm-d"
+    assert volume == {"name": "kv-cache", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    folder, limit = (each for each in pod["initContainers"] if each["name"].startswith("kv-cache"))
+    assert {f"--key={key}", "--user=1000", f"--model={spec.model.name}"} < set(folder["args"])
+    assert {"--most-gib=500", "--root=/kv-cache", f"--model={spec.model.name}"} < set(limit["args"])
+    assert pod["containers"][0]["command"][-4:] == ["/opt/llmd-oke/kv_cache_disk/serve.py", "--", "vllm", "serve"]
+    assert limit["restartPolicy"] == "Always"
+    assert limit["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]}
+    assert not [each for each in units.pod_spec(with_files("decode"), NODE_DISK)["volumes"] if "kv" in each["name"]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engine": {"extra_args": ["--max-num-seqs=9"]}},
+        {"engine": {"user": {"id": 1000}}},
+        {"parallelism": Parallelism(4)},
+        {"cache": {**FILES, "prewarm": {"source": "hugging-face", "revision": "b" * 40}}},
+    ],
+)
+def test_other_arguments_users_or_weights_have_other_kv_cache_files(changes: dict[str, Any]):
+    assert vllm.kv_cache_key(with_files("prefill", **changes)) != vllm.kv_cache_key(with_files("prefill"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"cache": {"path": "/mnt/nvme/models"}}, "need a model cache with kv_cache_path"),
+        ({"engine": {"kv_cache": {"disk_gib": 500}}}, "need host_memory_gib"),
+        ({"model": UNPINNED}, "needs a commit of .* weights"),
+    ],
+)
+def test_components_refuse_kv_cache_in_files_that_vllm_can_not_keep_apart(
+    changes: dict[str, Any], why: str
+):
+    with pytest.raises(KitError, match=why):
+        units.pod_spec(with_files("prefill", **changes), NODE_DISK)

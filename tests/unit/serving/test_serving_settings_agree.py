@@ -36,7 +36,12 @@ EXTRA_ARGS = st.lists(
     unique=True,
 )
 KV_CACHE = st.fixed_dictionaries(
-    {}, optional={"connector": st.sampled_from(("nixl", "mori-io")), "hostMemoryGib": st.sampled_from((1, 24, 100))}
+    {},
+    optional={
+        "connector": st.sampled_from(("nixl", "mori-io")),
+        "hostMemoryGib": st.sampled_from((1, 24, 100)),
+        "diskGib": st.sampled_from((1, 900)),
+    },
 )
 ENGINE = st.fixed_dictionaries(
     {},
@@ -99,10 +104,14 @@ def servers(made: planning.Plan, planned: planning.ModelPlan) -> Iterator[Server
         yield role, manifest, started(container(manifest))
 
 
-def container(manifest: Manifest) -> Mapping[str, Any]:
+def pod_of(manifest: Manifest) -> Mapping[str, Any]:
     spec = manifest["spec"]
     template = spec["template"] if manifest["kind"] == "Deployment" else spec["leaderWorkerTemplate"]["workerTemplate"]
-    (vllm,) = template["spec"]["containers"]
+    return template["spec"]
+
+
+def container(manifest: Manifest) -> Mapping[str, Any]:
+    (vllm,) = pod_of(manifest)["containers"]
     return vllm
 
 
@@ -152,6 +161,10 @@ def compare_with_pods(made: planning.Plan, planned: planning.ModelPlan, read: Se
     told = [json.loads(word.partition("=")[2]) for word in container(manifest)["args"] if "kv_role" in word]
     assert told == ([own.kv_transfer] if own.kv_transfer else [])
     assert vllm.host_bytes * own.parallelism.data_parallel_size_local == own.host_memory_gib * 2**30
+    assert vllm.files == ("/kv-cache" if own.disk_gib else None)
+    first = pod_of(manifest).get("initContainers", [])
+    limits = [word for each in first for word in each.get("args", []) if "--most-gib" in word]
+    assert limits == ([f"--most-gib={own.disk_gib}"] if own.disk_gib else [])
     for kind in ("limits", "requests"):
         assert int(resources[kind][shape.gpu.resource]) == vllm.parallelism.gpus_per_node
         assert int(resources[kind].get(shape.rdma.resource, 0)) == role.virtual_functions == own.virtual_functions

@@ -217,6 +217,7 @@ def test_tune_rank_accepts_a_share_of_prompts_cached_in_host_memory():
     assert "of prompt tokens from there it pays: without it the best is" in kept.output
     told = json.loads(run(*words, "--host-hits", "0.5", "--json").stdout)
     assert told["prompt_ms"]["from_host_memory"] < told["prompt_ms"]["computed"]
+    assert told["prompt_ms"]["from_host_memory"] < told["prompt_ms"]["from_disks"]
     assert told["best"]["capacity_per_s"] > json.loads(run(*words, "--json").stdout)["best"]["capacity_per_s"]
 
 
@@ -228,6 +229,17 @@ def test_tune_rank_counts_loading_time_of_a_stacks_kv_cache_in_host_memory(proje
     kept = run(*words, "--stack", "kept").output
     assert "--host-hits ranks with a share of prompts from there" in kept
     assert "the node's memory" not in run(*words, "--stack", "small").output
+    assert "node's disks" not in kept
+
+
+def test_tune_rank_tells_how_long_a_prompt_takes_from_a_nodes_disks(project):
+    on_disks = STACK.replace("release: llm-d-0.9.0", "release: llm-d-0.10.0")
+    on_disks += "        engine: {kvCache: {hostMemoryGib: 64, diskGib: 500}}\n"
+    on_disks += "    storage: {modelCache: {kind: node-disk}}\n"
+    (project / "stacks" / "Pulumi.kept.yaml").write_text(on_disks)
+    kept = run("rank", "--project", str(project), "--allow-extrapolation", "--stack", "kept").output
+    assert re.search(r"read from the node's disks in \d+ ms, if they read 2 GB/s, the least of accepted nodes", kept)
+    assert re.search(r"writes \d+\.\d GB/s to them", kept)
 
 
 def test_tune_rank_marks_unmeasured_parallelism_and_tune_apply_refuses_it(project):

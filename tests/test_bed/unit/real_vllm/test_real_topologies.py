@@ -104,9 +104,12 @@ def test_settings_that_vllm_on_cpus_lacks_are_refused_before_vllms_installation(
         choose_stack(validate(stack(entry, release=release)), 2, 64)
 
 
+KEPT = {"hostMemoryGib": 20, "diskGib": 500}
+
+
 def test_everything_that_vllm_on_cpus_lacks_is_refused_at_once_by_its_path() -> None:
-    deepseek = model("agg-tp8-1r", model="deepseek-v3", engine={"kvCache": {"hostMemoryGib": 20}}, scaling=SCALING)
+    deepseek = model("agg-tp8-1r", model="deepseek-v3", engine={"kvCache": KEPT}, scaling=SCALING)
     with pytest.raises(InvalidStack) as refused:
         choose_stack(stack_of(model("1p-tp1-1d-tp1"), deepseek), 2, 64)
-    keys = ["model", "engine.kvCache.hostMemoryGib", "scaling"]
+    keys = ["model", "engine.kvCache.hostMemoryGib", "engine.kvCache.diskGib", "scaling"]
     assert [problem.path for problem in refused.value.problems] == [f"models[1].{key}" for key in keys]

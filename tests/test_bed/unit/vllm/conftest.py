@@ -8,6 +8,7 @@ from llmd_rehearsal.vllm.clocks import Lag
 from llmd_rehearsal.vllm.command import KeyValueTransfer, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.kv_events import EventBatch, KvEventLog
+from llmd_rehearsal.vllm.kv_files import KvFiles
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
@@ -101,6 +102,7 @@ def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[...
         name: str = "gpt-oss-120b",
         image: str = "vllm:v1",
         environment: Mapping[str, str] | None = None,
+        files: KvFiles | None = None,
     ) -> Server:
         chosen, nodes = known_model(name), known_shape("BM.GPU.MI300X.8")
         environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": host, **(environment or {})}
@@ -116,7 +118,7 @@ def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[...
         published: list[EventBatch] = []
         events = KvEventLog(options.block_size, "full_attention", 0, published.append) if options.kv_events else None
         engine = SimulatedEngine(
-            options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"), events
+            options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"), events, files
         )
         server = Server(engine, clock, latency, options.transfer, options.block_size, log, published)
         if options.transfer is not None and options.transfer.nixl:

@@ -1,12 +1,14 @@
 """KV cache that a simulated server keeps in its node's memory."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_rehearsal.vllm.command import settings
 from llmd_rehearsal.vllm.flags import StartRefusal
+from llmd_rehearsal.vllm.kv_files import KvFiles
 from llmd_rehearsal.vllm.scheduler import HostCache
 
 OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
@@ -104,5 +106,59 @@ def test_host_memory_never_holds_more_blocks_than_its_capacity(chains: list[list
     cache = HostCache(size)
     for chain in chains:
         cache.store(chain)
-        assert cache.cached(chain) <= size
-    assert sum(cache.cached([content]) for content in range(21)) <= size
+        assert cache.cached(chain)[0] <= size
+    assert sum(cache.cached([content])[0] for content in range(21)) <= size
+
+
+def with_files(gib: float, **changes: object) -> dict[str, object]:
+    told = {
+        "cpu_bytes_to_use": int(gib * 2**30),
+        "spec_name": "TieringOffloadingSpec",
+        "secondary_tiers": [{"type": "fs", "root_dir": "/kv-cache"}],
+        **changes,
+    }
+    return {**OFFLOADING, "kv_connector_extra_config": told}
+
+
+def test_a_prompt_evicted_from_memory_is_read_from_files_unless_they_are_gone(serve, clock, tmp_path: Path):
+    files = KvFiles(tmp_path, 1000)
+    small = 56.5 * BLOCK * 73728 / 2**30  # the memory has room for one of the prompts
+    server = serve(*SMALL, *flags(with_files(small)), files=files)
+    for start in (0, 5000):
+        server.request(900, 1, start=start)
+        clock.run()
+    loaded = 900 // BLOCK * BLOCK
+    assert len(list(tmp_path.rglob("*.bin"))) == 2 * loaded // BLOCK
+    server.request(900, 1)
+    clock.run()
+    assert (server.metrics.external_hits, server.metrics.read_blocks) == (loaded, loaded // BLOCK)
+    server.request(900, 1, start=9000)
+    clock.run()
+    for file in tmp_path.rglob("*.bin"):
+        file.unlink()
+    server.request(900, 1)
+    clock.run()
+    assert (server.metrics.external_hits, server.metrics.read_blocks) == (loaded, loaded // BLOCK)
+
+
+def test_files_of_a_server_that_ended_are_read_by_the_next(serve, clock, tmp_path: Path):
+    files = KvFiles(tmp_path, 1000)
+    for _ in range(2):
+        server = serve(*SMALL, *flags(with_files(4)), files=files)
+        server.request(900, 1)
+        clock.run()
+    loaded = 900 // BLOCK
+    assert (server.metrics.read_blocks, server.metrics.loaded_blocks) == (loaded, loaded)
+    assert server.metrics.written_blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"spec_name": "OtherSpec"}, "Unsupported spec type: OtherSpec"),
+        ({"secondary_tiers": [{"type": "p2p"}]}, "only one, `fs`, is simulated"),
+    ],
+)
+def test_a_server_does_not_start_with_tiers_that_are_not_simulated(changes: dict[str, object], reason: str):
+    with pytest.raises(StartRefusal, match=reason):
+        settings(["vllm", "serve", "m", *flags(with_files(4, **changes))], {})
