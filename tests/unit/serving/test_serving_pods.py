@@ -436,8 +436,6 @@ def test_other_arguments_users_or_weights_have_other_kv_cache_files(changes: dic
         ({"model": UNPINNED}, "needs a commit of .* weights"),
     ],
 )
-def test_components_refuse_kv_cache_in_files_that_vllm_can_not_keep_apart(
-    changes: dict[str, Any], why: str
-):
+def test_components_refuse_kv_cache_in_files_that_vllm_can_not_keep_apart(changes: dict[str, Any], why: str):
     with pytest.raises(KitError, match=why):
         units.pod_spec(with_files("prefill", **changes), NODE_DISK)
