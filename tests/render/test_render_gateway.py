@@ -135,6 +135,14 @@ def test_a_gateways_certificate_is_for_external_clients_and_not_for_cluster_traf
     assert sections == {"gpt-oss-120b": "clients", "gpt-oss-120b-in-cluster": "cluster"}
 
 
+def test_a_created_istio_gateway_has_an_internal_service_and_an_update_waits_for_it(istio: Rendered):
+    (gateway,) = [m for m in istio.manifests() if m["kind"] == "Gateway"]
+    assert gateway["metadata"]["annotations"] == {
+        "networking.istio.io/service-type": "ClusterIP",
+        "pulumi.com/waitFor": "condition=Programmed",
+    }
+
+
 def test_an_existing_gateway_is_referenced_and_not_created(rendered: Any):
     there = {
         "mode": "existing",

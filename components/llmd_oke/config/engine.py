@@ -229,7 +229,7 @@ requirements.
 
 
 class KvCache(ConfigPart):
-    """Transfer of KV cache between servers, and KV cache in the nodes' memory."""
+    """Transfer of KV cache between servers, and KV cache in the nodes' memory and on their disks."""
 
     connector: Annotated[KvConnectorName, Field(exclude_if=lambda name: name == "nixl")] = "nixl"
     """Library (vLLM's KV connector) by which prefill servers transfer KV cache to decode servers."""

@@ -21,7 +21,7 @@ from llmd_base.progress import Progress
 from llmd_oke.objects import Manifest
 from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.planning import Plan
-from llmd_oke.program.common import node_taints
+from llmd_oke.program.arguments import node_taints
 from llmd_oke.serving.jobs import STARTING_S, JobSettings
 
 PAUSE_S = 1.0

@@ -11,8 +11,7 @@ from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.planning.gateway import CLIENTS, CLUSTER
 from llmd_oke.planning.plan import FrontDoorModel, FrontDoorPlan, GatewayPlan
 from llmd_oke.program.access import ClusterIdentity
-from llmd_oke.program.arguments import arguments
-from llmd_oke.program.common import common_args
+from llmd_oke.program.arguments import arguments, common_args
 from llmd_oke.program.models import ADDRESSES, taking_over, unit_name
 from llmd_oke.serving.gateway import (
     DEFINITIONS,

@@ -21,8 +21,7 @@ from llmd_oke.planning import Advice, ModelPlan, Plan, advice_of_update, merge_a
 from llmd_oke.planning.cluster_plan import ClusterPlan
 from llmd_oke.program.access import ClusterIdentity, existing_cluster, mirror_args
 from llmd_oke.program.addresses import declare_front_door, declare_routes
-from llmd_oke.program.arguments import arguments
-from llmd_oke.program.common import common_args
+from llmd_oke.program.arguments import arguments, common_args
 from llmd_oke.program.models import (
     declare_address,
     declare_image_pull,

@@ -15,8 +15,7 @@ from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.cluster_plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
 from llmd_oke.program.access import ClusterIdentity
-from llmd_oke.program.arguments import arguments
-from llmd_oke.program.common import common_args
+from llmd_oke.program.arguments import arguments, common_args
 from llmd_oke.serving.adapters import AdapterNames, AdapterNamesArgs
 from llmd_oke.serving.args import (
     EngineArgs,
@@ -31,6 +30,7 @@ from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
 from llmd_oke.serving.model_cache import (
     AdaptedModelArgs,
     AdapterArgs,
+    CachePlaceArgs,
     ModelCache,
     ModelCacheArgs,
     ModelDraftArgs,
@@ -427,9 +427,10 @@ def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) ->
     """Return how the servers of a model mount the model cache; `claim` is the PersistentVolumeClaim of a shared volume.
     None without a model cache.
     """
-    if plan.model_cache is None:
+    if (cache := plan.model_cache) is None:
         return None
-    place = mount(model_cache_args(plan, plan.model_cache, ""), model.model.name, claim)
+    args = arguments(CachePlaceArgs, cache, drafts=_drafts(plan, cache) or None)
+    place = mount(args, model.model.name, claim)
     if model.engine.adapters is not None:
         place["adapters"] = adapters_name(model.name)
     return place

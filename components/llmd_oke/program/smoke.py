@@ -19,8 +19,7 @@ from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.planning.conditions import planned_conditions
 from llmd_oke.planning.releases import override_words
-from llmd_oke.program.arguments import arguments
-from llmd_oke.program.common import common_args
+from llmd_oke.program.arguments import arguments, common_args
 from llmd_oke.program.models import (
     engine_args,
     model_cache_mount,

@@ -65,7 +65,6 @@ SLACK_S = 600
 end.
 """
 
-USER_ID = 65532
 BYTES_PER_GIB = 2**30
 DISK_FOLDER = "/local-disks"
 """Mount path, in the test pods, of the file system of the node's local disks."""
@@ -404,7 +403,7 @@ def job_spec(config_map: pulumi.Input[str], limit_s: int, system_pool_name: str 
         "restartPolicy": "Never",
         "serviceAccountName": LEADER,
         "automountServiceAccountToken": True,
-        "securityContext": bench_program.pod_security(USER_ID),
+        "securityContext": bench_program.pod_security(bench_program.USER_ID),
         "containers": [container],
         "volumes": [bench_program.volume(config_map)],
     }

@@ -17,6 +17,7 @@ from typing import Unpack, cast
 import pulumi
 
 from llmd_oke.catalogue.benchmarks import Resources
+from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.kubernetes_types import (
     Affinity,
@@ -24,8 +25,10 @@ from llmd_oke.kubernetes_types import (
     EnvVar,
     NodeSelectorTerm,
     PodSecurityContext,
+    PodSpec,
     ResourceRequirements,
     SecurityContext,
+    Toleration,
     Volume,
     VolumeMount,
 )
@@ -37,6 +40,9 @@ PACKAGES = ("llmd_base", "llmd_bench", "llmd_pods")
 
 FOLDER = "/opt/llmd-oke"
 FILE = "program.pyz"
+USER_ID = 65532
+"""User ID of pods whose image names no user."""
+
 VOLUME = "program"
 
 _IMPORT = re.compile(
@@ -140,6 +146,33 @@ def container(**fields: Unpack[Container]) -> Container:
         "securityContext": RESTRICTED_CONTAINER,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **fields,
+    }
+
+
+def waiting_pod(name: str, words: list[str], tolerated: list[Toleration]) -> PodSpec:
+    """Return the pod of a Job that waits for something in the cluster, with access to the API server.
+
+    Args:
+        name: name of its ServiceAccount, and of the ConfigMap with its program `wait.py`.
+        words: arguments of the program.
+        tolerated: tolerations of the pod.
+    """
+    waits = container(
+        name="wait",
+        image=job_images().python.pinned,
+        command=["python", "-B", f"{FOLDER}/wait.py"],
+        args=words,
+        resources={"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        volumeMounts=[mount()],
+    )
+    return {
+        "serviceAccountName": name,
+        "automountServiceAccountToken": True,
+        "restartPolicy": "Never",
+        "securityContext": pod_security(USER_ID),
+        "tolerations": tolerated,
+        "containers": [waits],
+        "volumes": [volume(name)],
     }
 
 

@@ -17,9 +17,9 @@ from llmd_pods.disaggregated_set_program import TEMPLATES_LABEL
 from llmd_oke.config import Role
 from llmd_oke.kubernetes_types import ObjectMeta, PolicyRule, Toleration
 from llmd_oke.objects import PART_OF, Manifest, mapped, resolve_shape, when_declared
-from llmd_oke.serving import labels, network_policies
+from llmd_oke.serving import bench_program, labels, network_policies
 from llmd_oke.serving.args import UnitArgs
-from llmd_oke.serving.image_pull import SLACK_S, waiting_pod
+from llmd_oke.serving.image_pull import SLACK_S
 from llmd_oke.serving.manifests import (
     NAMESPACE_S,
     declare,
@@ -134,7 +134,7 @@ def job(
     annotations = {"pulumi.com/replaceUnready": "true"}
     pod = {
         "metadata": {"labels": {**PART_OF, **_pod_labels(unit)}},
-        "spec": waiting_pod(metadata["name"], words, tolerated),
+        "spec": bench_program.waiting_pod(metadata["name"], words, tolerated),
     }
     return {
         "apiVersion": "batch/v1",

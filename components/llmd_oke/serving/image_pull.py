@@ -7,9 +7,8 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.kubernetes_types import ObjectMeta, PodSpec, PolicyRule, Toleration
+from llmd_oke.kubernetes_types import ObjectMeta, PodSpec, PolicyRule
 from llmd_oke.objects import (
     PART_OF,
     RESTRICTED_CONTAINER,
@@ -41,7 +40,6 @@ LIMIT_S = 2700
 minutes (vllm issue 8336)."""
 SLACK_S = 600
 """Seconds that the pod which waits for the nodes may itself take to be scheduled and to pull its own image."""
-USER_ID = 65532
 _KEEPS_RUNNING = ["python3", "-c", "import signal; signal.pause()"]
 
 
@@ -97,7 +95,7 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
     pod: PodSpec = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 1,
-        "securityContext": bench_program.pod_security(USER_ID),
+        "securityContext": bench_program.pod_security(bench_program.USER_ID),
         "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
         "tolerations": tolerations(nodes, args.get("node_taints") or ()),
         "containers": [
@@ -163,34 +161,9 @@ def _pod(args: ImagePullArgs) -> PodSpec:
         f"--nodes={args['nodes']}",
         f"--limit-s={LIMIT_S}",
     ]
-    return waiting_pod(NAME, words, tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ()))
-
-
-def waiting_pod(name: str, words: list[str], tolerated: list[Toleration]) -> PodSpec:
-    """Return the pod of a Job that waits for something in the cluster, with access to the API server.
-
-    Args:
-        name: name of its ServiceAccount, and of the ConfigMap with its program `wait.py`.
-        words: arguments of the program.
-        tolerated: tolerations of the pod.
-    """
-    container = bench_program.container(
-        name="wait",
-        image=job_images().python.pinned,
-        command=["python", "-B", f"{bench_program.FOLDER}/wait.py"],
-        args=words,
-        resources={"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        volumeMounts=[bench_program.mount()],
+    return bench_program.waiting_pod(
+        NAME, words, tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ())
     )
-    return {
-        "serviceAccountName": name,
-        "automountServiceAccountToken": True,
-        "restartPolicy": "Never",
-        "securityContext": bench_program.pod_security(USER_ID),
-        "tolerations": tolerated,
-        "containers": [container],
-        "volumes": [bench_program.volume(name)],
-    }
 
 
 def _metadata(args: ImagePullArgs) -> ObjectMeta:

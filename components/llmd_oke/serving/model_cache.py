@@ -88,25 +88,11 @@ class ModelDraftArgs(TypedDict):
     """Commit of the repository; the newest at the time of the download if left out."""
 
 
-class ModelCacheArgs(TypedDict):
-    """Arguments of a model cache."""
+class CachePlaceArgs(TypedDict):
+    """Place and content of a model cache, by which servers mount it."""
 
-    namespace: pulumi.Input[str]
-    """Namespace of the model servers."""
-    service_account: pulumi.Input[str]
-    """ServiceAccount of the pods that fill the cache. It needs no rights."""
     kind: str
     """`node-disk`, `file-storage` or `lustre`."""
-    shape: ShapeRef
-    """OCI shape of the nodes, from the catalogue."""
-    node_taints: NotRequired[list[NodeTaintArgs] | None]
-    """Taints of the nodes beyond those of their shape; none if left out."""
-    nodes: int
-    """Number of nodes that use the cache; with `node-disk`, the number of pods that fill it."""
-    models: list[ModelRef]
-    """Models of the catalogue to cache."""
-    adapted_models: NotRequired[list[AdaptedModelArgs] | None]
-    """Models with LoRA adapters to cache; none if left out."""
     drafts: NotRequired[list[ModelDraftArgs] | None]
     """Drafts of models to cache beside the models' weights; none if left out."""
     path: NotRequired[str | None]
@@ -117,16 +103,35 @@ class ModelCacheArgs(TypedDict):
     kv_cache_path: NotRequired[str | None]
     """Directory on the nodes, of this stack only, for servers' files with KV cache, for `node-disk`; none if left out.
     """
+    prewarm: NotRequired[PrewarmArgs | None]
+    """Download of the weights before servers start; servers download the weights themselves if left out."""
+    revisions: NotRequired[dict[str, str] | None]
+    """Commits of the repositories by model; they override the commit in `prewarm`."""
+
+
+class ModelCacheArgs(CachePlaceArgs):
+    """Arguments of a model cache."""
+
+    namespace: pulumi.Input[str]
+    """Namespace of the model servers."""
+    service_account: pulumi.Input[str]
+    """ServiceAccount of the pods that fill the cache. It needs no rights."""
+    shape: ShapeRef
+    """OCI shape of the nodes, from the catalogue."""
+    node_taints: NotRequired[list[NodeTaintArgs] | None]
+    """Taints of the nodes beyond those of their shape; none if left out."""
+    nodes: int
+    """Number of nodes that use the cache; with `node-disk`, the number of pods that fill it."""
+    models: list[ModelRef]
+    """Models of the catalogue to cache."""
+    adapted_models: NotRequired[list[AdaptedModelArgs] | None]
+    """Models with LoRA adapters to cache; none if left out."""
     volume_handle: NotRequired[pulumi.Input[str] | None]
     """Volume handle by which the CSI driver identifies the file system, for `file-storage` and `lustre`."""
     volume_name: NotRequired[str | None]
     """Name of the PersistentVolume, unique in the cluster; the component's name if left out."""
     capacity_gib: NotRequired[int | None]
     """Size of a shared file system in GiB; only nominal for File Storage, which grows automatically."""
-    prewarm: NotRequired[PrewarmArgs | None]
-    """Download of the weights before servers start; servers download the weights themselves if left out."""
-    revisions: NotRequired[dict[str, str] | None]
-    """Commits of the repositories by model; they override the commit in `prewarm`."""
     source_url: NotRequired[pulumi.Input[str] | None]
     """Pre-authenticated request that may list and read a bucket, for the source `object-storage`; stored as a Secret.
     """
@@ -195,7 +200,7 @@ class ModelCache(pulumi.ComponentResource):
         return when_declared(declare(f"{name}-{own_name}", manifest, opts), own_name)
 
 
-def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
+def mount(args: CachePlaceArgs, model_name: str, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
     """Return the cache as the servers of a model mount it: the argument `model_cache` of their unit."""
     place: ModelCacheMountArgs = {"path": args.get("path") or "/mnt/nvme/models"}
     if args["kind"] != "node-disk":
