@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -245,13 +245,19 @@ def _host_memory(context: SearchContext, result: Ranking) -> Iterator[str]:
         alone = replace(question, workload=replace(question.workload, host_hit_share=0.0))
         yield f"{text}; {_pays(result.best, ranking.rank(alone, sensitivity=False).best, share)}"
     if context.kv_cache.disk_gib:
-        rate_gb_per_s = question.model.hardware.disk_bytes_per_s / 1e9
-        written = prompt_ms["from_disks"] - load_ms
-        yield (
-            f"the same prompt is read from the node's disks in {prompt_ms['from_disks']:.0f} ms, if they read"
-            f" {rate_gb_per_s:g} GB/s, the least of accepted nodes, for one server at a time; a server that computes"
-            f" prompts without a pause writes {rate_gb_per_s * written / prefill_ms:.1f} GB/s to them"
-        )
+        yield _disks(question.model.hardware.disk_bytes_per_s / 1e9, prompt_ms)
+
+
+def _disks(rate_gb_per_s: float, prompt_ms: Mapping[str, float]) -> str:
+    """Tell how long a prompt takes from the nodes' disks, and how fast a server writes to them."""
+    read_ms, computed_ms = prompt_ms["from_disks"], prompt_ms["computed"]
+    written_gb_per_s = rate_gb_per_s * (read_ms - prompt_ms["from_host_memory"]) / computed_ms
+    return (
+        f"the same prompt is read from the node's disks in {read_ms:.0f} ms,"
+        f" {'sooner' if read_ms < computed_ms else 'later'} than it is computed, if they read {rate_gb_per_s:g} GB/s,"
+        " the least of accepted nodes, for one server at a time; a server that computes prompts without a pause writes"
+        f" {written_gb_per_s:.1f} GB/s to them"
+    )
 
 
 def _pays(kept: Candidate | None, alone: Candidate | None, share: float) -> str:

@@ -84,6 +84,14 @@ def test_every_plugin_that_a_picker_profile_refers_to_is_listed_once(release, di
     assert referred <= set(listed)
 
 
+@pytest.mark.parametrize(("release", "has_port"), [("llm-d-0.6.0", False), ("llm-d-0.10.0", True)])
+def test_a_picker_gets_a_port_of_kv_events_only_if_servers_publish_them(release, has_port):
+    own = "plugins: [{type: precise-prefix-cache-producer, parameters: {port: '{events_port}'}}]"
+    args = {**ROUTER, "release": release, "config": own, "reported": {"model": "m", "block_size": 64}}
+    config = picker_config.endpoint_picker_config(catalogue.release(release), args)
+    assert ("5556" in config) is has_port
+
+
 def test_objects_of_routers_with_long_similar_names_have_different_names():
     both = [router.router_manifests({**ROUTER, "unit": unit}) for unit in ("m" * 45, "m" * 45 + "-1")]
     first, second = ({(item["kind"], item["metadata"]["name"]) for item in manifests} for manifests in both)

@@ -238,7 +238,9 @@ def test_tune_rank_tells_how_long_a_prompt_takes_from_a_nodes_disks(project):
     on_disks += "    storage: {modelCache: {kind: node-disk}}\n"
     (project / "stacks" / "Pulumi.kept.yaml").write_text(on_disks)
     kept = run("rank", "--project", str(project), "--allow-extrapolation", "--stack", "kept").output
-    assert re.search(r"read from the node's disks in \d+ ms, if they read 2 GB/s, the least of accepted nodes", kept)
+    assert re.search(
+        r"read from the node's disks in \d+ ms, (sooner|later) than it is computed, if they read 2 GB/s", kept
+    )
     assert re.search(r"writes \d+\.\d GB/s to them", kept)
 
 
