@@ -1,8 +1,7 @@
-"""JSON Schema of the stack file, for editors. `python -m llmd_oke.config.schema` prints it."""
+"""JSON Schema of the stack file, for editors. `llmd-oke schema` prints it."""
 
 import ast
 import inspect
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -126,11 +125,6 @@ def _or_null(node: Any) -> Any:
     return {**text, "anyOf": [node, {"type": "null"}]}
 
 
-def schema_text() -> str:
-    """Return the content of `stacks/schema.json`."""
-    return json.dumps(stack_file_schema(), indent=2) + "\n"
-
-
 def _part_name(class_name: str) -> str:
     return class_name.removesuffix("Config")
 
@@ -161,7 +155,3 @@ def _describe(described: dict[str, Any], model: type[BaseModel]) -> None:
                 description = inspect.cleandoc(ast.literal_eval(text.value))
                 if (key := keys[field.target.id]) in properties:
                     properties[key] = dict(sorted({**properties[key], "description": description}.items()))
-
-
-if __name__ == "__main__":
-    print(schema_text(), end="")

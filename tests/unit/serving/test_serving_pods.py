@@ -9,6 +9,7 @@ from llmd_base.errors import KitError
 from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import QuickReduce
+from llmd_oke.planning import placement
 from llmd_oke.serving import labels, namespace, units, vllm
 from llmd_oke.serving.args import ModelCacheMountArgs, ServersArgs, UnitArgs
 
@@ -439,3 +440,11 @@ def test_other_arguments_users_or_weights_have_other_kv_cache_files(changes: dic
 def test_components_refuse_kv_cache_in_files_that_vllm_can_not_keep_apart(changes: dict[str, Any], why: str):
     with pytest.raises(KitError, match=why):
         units.pod_spec(with_files("prefill", **changes), NODE_DISK)
+
+
+@pytest.mark.parametrize("given", [{}, {"create_timeout_s": 1234, "update_timeout_s": 5678}])
+def test_a_deployments_first_start_has_the_limit_of_its_arguments(given: dict[str, int]):
+    servers: Any = {**SERVERS, **given}
+    made = units.workload("u-decode", "u", ARGS, servers, spec())
+    usual = placement.create_timeout_s(spec().model.startup_budget_s)
+    assert made["spec"]["progressDeadlineSeconds"] == given.get("create_timeout_s", usual)
