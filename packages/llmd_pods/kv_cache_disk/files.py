@@ -64,8 +64,10 @@ def create(root: Path, key: str, user: int) -> Path:
     folder = root / key
     root.mkdir(parents=True, exist_ok=True)
     folder.mkdir(FOLDER_MODE, exist_ok=True)
-    folder.chmod(FOLDER_MODE)
-    if folder.stat().st_uid != user:
+    owner = folder.stat().st_uid
+    if owner == os.getuid():  # others' modes can't be changed without a further capability
+        folder.chmod(FOLDER_MODE)
+    if owner != user:
         os.chown(folder, user, 0)
     return folder
 
