@@ -129,8 +129,8 @@ def _other(value: object) -> str | None:
 
 
 def _documentation(tree: ast.Module) -> Iterator[int]:
-    """Yield the ids of nodes that no test can observe: docstrings, type annotations, those of casts included, and
-    literal parts of f-strings.
+    """Yield the ids of nodes that no test can observe: docstrings, type annotations, those of casts included, literal
+    parts of f-strings, and the decorators of classes, since the type checker alone sees that a record is frozen.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -142,6 +142,8 @@ def _documentation(tree: ast.Module) -> Iterator[int]:
             hidden.append(node.returns)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
             hidden.append(node.value)
+        if isinstance(node, ast.ClassDef):
+            hidden += node.decorator_list
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast":
             hidden.append(node.args[0])
         if isinstance(node, ast.JoinedStr):

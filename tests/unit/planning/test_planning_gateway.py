@@ -208,7 +208,9 @@ def test_more_copies_of_a_model_than_a_gateway_providers_route_supports_are_refu
     assert planning.plan(config).models[0].copies == 2
 
 
-@pytest.mark.parametrize(("provider", "timeout_s", "told"), [("istio", 300, False), ("agentgateway", 0, True)])
+@pytest.mark.parametrize(
+    ("provider", "timeout_s", "told"), [("istio", 360, False), ("istio", 361, True), ("agentgateway", 0, True)]
+)
 def test_check_warns_of_responses_that_a_load_balancer_may_time_out(provider: str, timeout_s: int, told: bool):
     gateways = ({**EXISTING, **ACCEPTED, "provider": provider}, {"mode": "create", "provider": "envoy-gateway"})
     paths = [
