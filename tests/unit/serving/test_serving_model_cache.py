@@ -1,4 +1,4 @@
-"""How servers mount a model cache, as data."""
+"""The model cache as servers mount it, as data."""
 
 from llmd_oke.serving.model_cache import CachePlaceArgs, mount
 
