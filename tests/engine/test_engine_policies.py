@@ -75,7 +75,7 @@ def install_host(kind: str, programs: Path, project: Path) -> None:
         return
     name = LANGUAGES["python"]
     host = locate(name)
-    if host is None:
+    if host is None or not host.path.with_name(f"{name}-exec").exists():
         reason = why_unavailable(name, program_definition(name).version)
         pytest.skip(f"no {name}: {reason or 'llmd-oke rehearse programs --languages fetches it'}")
     (programs / name).symlink_to(host.path)
