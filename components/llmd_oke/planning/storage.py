@@ -149,19 +149,22 @@ def weights_gib(config: StackConfig) -> float:
 
 def kv_files_gib(config: StackConfig) -> int:
     """Return the space in GiB that KV cache in files takes on each node, of all models."""
-    sizes = {(model.model, model.engine.kv_cache.disk_gib or 0) for model in config.models}
-    return sum(max(gib for name, gib in sizes if name == each) for each in {name for name, _ in sizes})
+    sizes = {model.model: gib for model in config.models if (gib := model.engine.kv_cache.disk_gib)}
+    return sum(sizes.values())
+
+
+def local_disks_gib(pool: GpuPoolConfig) -> float | None:
+    """Return the capacity in GiB of all local disks of a node; None if the catalogue doesn't have the disks."""
+    disks = shape.disks if (shape := catalogue.shape(pool.shape)) else None
+    return disks and disks.count * disks.terabytes * 1000 * GIB_PER_GB
 
 
 def node_disk_gib(pool: GpuPoolConfig) -> float | None:
     """Return the capacity in GiB of the file system on a node's local disks; None if the catalogue doesn't have the
     disks.
     """
-    shape = catalogue.shape(pool.shape)
-    if shape is None or shape.disks is None:
-        return None
-    share = {"raid-0": 1.0, "raid-10": 0.5, "none": 0.0}[pool.nvme]
-    return shape.disks.count * shape.disks.terabytes * 1000 * GIB_PER_GB * share
+    disks_gib = local_disks_gib(pool)
+    return disks_gib and disks_gib * {"raid-0": 1.0, "raid-10": 0.5, "none": 0.0}[pool.nvme]
 
 
 def pod_disk_gib(pool: GpuPoolConfig) -> float:
@@ -304,8 +307,7 @@ def _kv_cache_path(config: StackConfig, cache: NodeDisk | FileStorage | Lustre) 
     """Return the stack's directory on the nodes for KV cache in files; None if no model keeps any. Stacks share none,
     so that none reads what another's prompts left.
     """
-    kept = isinstance(cache, NodeDisk) and any(model.engine.kv_cache.disk_gib for model in config.models)
-    return f"{cache.path}-kv/{config.namespace}" if kept and isinstance(cache, NodeDisk) else None
+    return f"{cache.path}-kv/{config.namespace}" if isinstance(cache, NodeDisk) and kv_files_gib(config) else None
 
 
 def compiled_path(config: StackConfig) -> str | None:
@@ -365,23 +367,16 @@ def _node_disk(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
 
 def _room_for_files(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
     """Yield a problem for each model with KV cache in files if those of all models don't fit the disks of a pool beside
-    the weights.
+    the weights. Where the kit makes no file system, all disks are the bound.
     """
     files, weights = kv_files_gib(config), cache.capacity_gib or weights_gib(config)
-    rooms = (int(disks_gib * KV_FILES_SHARE - weights) for pool in config.gpu_pools if (disks_gib := _disks_gib(pool)))
-    room = min(rooms, default=files)
+    capacities = [node_disk_gib(pool) or local_disks_gib(pool) for pool in config.gpu_pools]
+    room = min((int(gib * KV_FILES_SHARE - weights) for gib in capacities if gib), default=files)
     for i, model in enumerate(config.models if files > room else ()):
         if gib := model.engine.kv_cache.disk_gib:
             why = f"the disks of a node have {room} GiB for it beside {weights:.0f} GiB of weights and what pods write"
             accepted = f"at most {room} for all models together" if room > 0 else "nothing"
             yield Problem(f"models[{i}].engine.kvCache.diskGib", gib, accepted, why)
-
-
-def _disks_gib(pool: GpuPoolConfig) -> float | None:
-    """Return the capacity in GiB of a node's local disks as the pool has them, at most all of them if the kit doesn't
-    make the file system; None if the catalogue doesn't have them.
-    """
-    return node_disk_gib(pool) or node_disk_gib(pool.model_copy(update={"nvme": "raid-0"}))
 
 
 def _shared_file_system(config: StackConfig, cache: FileStorage | Lustre) -> Iterator[Problem]:

@@ -51,13 +51,6 @@ _IMPORT = re.compile(
 """An import statement in this project's style: absolute names, one module for each `import`. Each preview searches the
 sources for them; parsing the sources instead would take 40 ms."""
 
-CHANGES_OWNERS: SecurityContext = {
-    **RESTRICTED_CONTAINER,
-    "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
-    "runAsUser": 0,
-}
-"""Security context of a container that changes owners of files, as root with the capability CHOWN alone."""
-
 
 @cache
 def modules(program: str) -> Mapping[str, str]:
@@ -135,6 +128,11 @@ def identity() -> list[EnvVar]:
 def pod_security(user_id: int) -> PodSecurityContext:
     """Return the security context of a pod by Kubernetes' `restricted` pod security standard."""
     return {"runAsNonRoot": True, "runAsUser": user_id, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def root_with(capability: str) -> SecurityContext:
+    """Return the security context of a container that runs as root with one capability alone, such as `CHOWN`."""
+    return {**RESTRICTED_CONTAINER, "capabilities": {"drop": ["ALL"], "add": [capability]}, "runAsUser": 0}
 
 
 def container(**fields: Unpack[Container]) -> Container:

@@ -66,7 +66,7 @@ def container(key: str, user: int) -> Container:
             f"--most={bounds.most_folders}",
         ],
         resources={"requests": bounds.requests.model_dump(), "limits": {"memory": bounds.requests.memory}},
-        securityContext=bench_program.CHANGES_OWNERS,
+        securityContext=bench_program.root_with("CHOWN"),
         volumeMounts=[{"name": VOLUME, "mountPath": FOLDER}, _program_mount()],
     )
 

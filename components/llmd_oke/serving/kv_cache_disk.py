@@ -5,8 +5,7 @@ of all of them.
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.kv_connectors import KV_CACHE_FOLDER
 from llmd_oke.catalogue.serving import model_cache as facts
-from llmd_oke.kubernetes_types import Container, SecurityContext, Volume, VolumeMount
-from llmd_oke.objects import RESTRICTED_CONTAINER
+from llmd_oke.kubernetes_types import Container, Volume, VolumeMount
 from llmd_oke.serving import bench_program
 
 VOLUME = "kv-cache"
@@ -15,13 +14,6 @@ PROGRAM = "kv_cache_disk"
 
 PROGRAM_VOLUME = "kv-cache-program"
 PROGRAM_FOLDER = "/opt/llmd-oke/kv_cache_disk"
-
-_DELETES_FILES: SecurityContext = {
-    **RESTRICTED_CONTAINER,
-    "capabilities": {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]},
-    "runAsUser": 0,
-}
-"""Security context of a container that deletes files of any user, as root with the capability DAC_OVERRIDE alone."""
 
 
 def command(own: list[str]) -> list[str]:
@@ -46,28 +38,29 @@ def volumes(folder: str) -> list[Volume]:
 
 def containers(model: str, key: str, user: int, most_gib: int) -> list[Container]:
     """Return the container that creates the directory `key` of a model for the user ID `user`, as root with the
-    capability CHOWN, and the native sidecar that deletes files while those of the model take more than `most_gib` GiB,
-    or the node's disks are nearly full. Neither makes connections or reads secrets.
+    capability CHOWN, and the native sidecar that deletes files of any user, as root with the capability DAC_OVERRIDE,
+    while those of the model take more than `most_gib` GiB or the node's disks are nearly full. Neither makes
+    connections or reads secrets.
     """
     create = ["create", f"--key={key}", f"--user={user}"]
     settings = facts().kv_cache_disk
     space = [f"--most-gib={most_gib}", f"--least-free-share={settings.least_free_share}"]
     limit = ["limit", *space, f"--period-s={settings.period_s}"]
     return [
-        _container("kv-cache-folder", model, create, bench_program.CHANGES_OWNERS),
-        {**_container("kv-cache-limit", model, limit, _DELETES_FILES), "restartPolicy": "Always"},
+        _container("kv-cache-folder", model, create, "CHOWN"),
+        {**_container("kv-cache-limit", model, limit, "DAC_OVERRIDE"), "restartPolicy": "Always"},
     ]
 
 
-def _container(name: str, model: str, words: list[str], security: SecurityContext) -> Container:
+def _container(name: str, model: str, words: list[str], capability: str) -> Container:
     settings = facts().kv_cache_disk
     return bench_program.container(
         name=name,
         image=job_images().python.pinned,
         command=["python", "-IB", f"{PROGRAM_FOLDER}/files.py"],
-        args=[words[0], f"--root={KV_CACHE_FOLDER}", f"--model={model}", *words[1:]],
+        args=[*words, f"--root={KV_CACHE_FOLDER}", f"--model={model}"],
         resources={"requests": settings.requests.model_dump(), "limits": {"memory": settings.memory_limit}},
-        securityContext=security,
+        securityContext=bench_program.root_with(capability),
         volumeMounts=[{"name": VOLUME, "mountPath": KV_CACHE_FOLDER}, _program_mount()],
     )
 

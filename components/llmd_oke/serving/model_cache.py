@@ -410,7 +410,7 @@ def containers(model: CatalogueModel, cache: ModelCacheMountArgs, adapters: str 
     owner_container: Container = {
         **_python("prewarm-owner", "prewarm.owner"),
         "args": [f"--cache={CACHE_FOLDER}", f"--user={bench_jobs().user_id}"],
-        "securityContext": bench_program.CHANGES_OWNERS,  # without connections and secrets
+        "securityContext": bench_program.root_with("CHOWN"),  # without connections and secrets
     }
     return [owner_container, prewarm_container]
 

@@ -412,9 +412,9 @@ def init_containers(spec: ServerSpec, args: UnitArgs) -> list[Container]:
     """
     cached = containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
     compiled = [compiled_code.container(vllm.compiled_key(spec), spec.user)] if spec.keeps_compiled_code else []
-    most_gib = spec.settings.disk_gib
-    own = (spec.model.name, vllm.kv_cache_key(spec), spec.user, most_gib) if most_gib else None
-    files = kv_cache_disk.containers(*own) if own else []
+    files: list[Container] = []
+    if most_gib := spec.settings.disk_gib:
+        files = kv_cache_disk.containers(spec.model.name, vllm.kv_cache_key(spec), spec.user, most_gib)
     awaited = [peer_names_container(spec)] if _names_peers(spec) else []
     return [*cached, *compiled, *files, *awaited, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
 

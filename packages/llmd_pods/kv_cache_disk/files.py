@@ -101,7 +101,7 @@ def delete_oldest(folder: Path, sizes: Mapping[int, int], excess: int) -> tuple[
 
     Args:
         folder: directory with the files.
-        sizes: bytes of the files by minute (`sizes_by_minute`).
+        sizes: bytes of the files by minute (`sizes_by_minute`), of one minute at least.
         excess: bytes to free.
 
     Returns:
@@ -109,8 +109,6 @@ def delete_oldest(folder: Path, sizes: Mapping[int, int], excess: int) -> tuple[
     """
     minutes = sorted(sizes)
     sums = list(accumulate(sizes[minute] for minute in minutes))
-    if not minutes:
-        return 0, 0
     needed = min(bisect_left(sums, excess), len(minutes) - 1)
     last, rest = minutes[needed], excess - (sums[needed - 1] if needed else 0)
     count = freed = 0

@@ -111,17 +111,13 @@ class HostCache:
         self._size = blocks
         self._files = files
         self._contents: OrderedDict[int, None] = OrderedDict()
-        self.written_blocks = 0
 
-    def store(self, contents: Iterable[int]) -> int:
-        """Store blocks in the node's memory by the hashes of their contents, and return the number of blocks that
-        weren't stored yet.
+    def store(self, contents: Iterable[int]) -> tuple[int, int]:
+        """Store blocks in the node's memory and in files by the hashes of their contents, and return how many weren't
+        in memory yet, and how many not in files.
         """
         blocks = list(contents) if self._size else []
-        added = self._keep(blocks)
-        if self._files is not None:
-            self.written_blocks += self._files.store(blocks)
-        return added
+        return self._keep(blocks), self._files.store(blocks) if self._files else 0
 
     def cached(self, hashes: Iterable[int]) -> tuple[int, int]:
         """Return how many blocks at the beginning of a chain of hashes are stored in the node's memory or in files, and
@@ -263,8 +259,9 @@ class Scheduler:
             self._pool.cache(sequence.blocks[index], sequence.hashes[index])
         if self._events is not None:
             self._events.store(sequence, sequence.cached_blocks, full)
-        self._metrics.stored_blocks += self._host.store(sequence.hashes[sequence.cached_blocks : full])
-        self._metrics.written_blocks = self._host.written_blocks
+        stored, written = self._host.store(sequence.hashes[sequence.cached_blocks : full])
+        self._metrics.stored_blocks += stored
+        self._metrics.written_blocks += written
         sequence.cached_blocks = max(sequence.cached_blocks, full)
 
     def forget(self, sequence: Sequence) -> None:
