@@ -68,9 +68,11 @@ def varied(rendered: Render) -> Callable[..., Rendered]:
     """The rehearsal's stack with some keys of its model (or, by `stack=`, of itself) changed."""
     original = read("rehearsal")
 
-    def vary(stack: Mapping[str, Any] | None = None, **model: object) -> Rendered:
+    def vary(
+        stack: Mapping[str, Any] | None = None, secrets: Mapping[str, str] | None = None, **model: object
+    ) -> Rendered:
         config = {**copy.deepcopy(original), **(stack or {})}
         config["models"][0].update(model)
-        return rendered(config)
+        return rendered(config, **(secrets or {}))
 
     return vary

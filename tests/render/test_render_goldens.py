@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.testing import Rendered
+from created_cluster import created
+from golden_stacks import CHOICES, CLUSTER, COMPONENTS, CREATED, CREATED_CHOICES
+from llmd_oke.testing import Rendered, without_hash
 from render_support import recorded
-from stack_files import StackObject, created_stack
-
-Choice = Mapping[str, Any]
-"""What is other than in the rehearsal's stack: keys of its model, and by `stack` of itself."""
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "LLMD_OKE_UPDATE_GOLDEN"
@@ -28,82 +26,12 @@ ACCEPT = f"set {UPDATE}=1 to accept this"
 COMPONENT = "llmd-oke:index:"
 LINE = 100
 """About as wide as a mapping or list may be to stand in one line."""
-
-BASELINE: Choice = {"topology": "agg-tp1-16r", "router": {"mode": "none"}}
-NODE_DISK: Choice = {"stack": {"storage": {"modelCache": {"kind": "node-disk", "path": "/mnt/nvme/models"}}}}
-TWO_NODES = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
-SCALING = {
-    "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 20000},
-    "decode": {"minReplicas": 2, "maxReplicas": 8, "requests": 40, "kvCacheUsage": 0.8},
-}
-
-FRONT_DOOR: Choice = {
-    "copies": 2,
-    "topology": "2p-tp1-2d-tp2",
-    "stack": {
-        "frontDoor": {
-            "exposure": "internal",
-            "host": "llm.example.com",
-            "hosts": {"gpt.example.com": "gpt-oss-120b"},
-            "tls": {"kind": "issuer", "name": "internal"},
-            "weights": {"gpt-oss-120b-0": 90, "gpt-oss-120b-1": 10},
-        }
-    },
-}
-
-GATEWAY: Choice = {
-    "router": {"mode": "gateway", "route": {"hosts": ["gpt.example.com"], "headers": {"X-Team": "a"}}},
-    "stack": {"gateway": {"mode": "create", "provider": "istio", "host": "gpt.example.com", "tls": "certificate"}},
-}
-
-COMPONENTS: dict[str, Choice] = {
-    "AggregatedUnit": BASELINE,
-    "Canary": {"stack": {"monitoring": "existing", "canaries": {}}},
-    "FrontDoor": {},
-    "Gateway": GATEWAY,
-    "ImagePull": {},
-    "ModelCache": NODE_DISK,
-    "ModelEndpoint": BASELINE,
-    "ModelMonitoring": {"stack": {"monitoring": "existing"}, "slo": {"ttftMs": 2000, "itlMs": 25}},
-    "ModelRoute": GATEWAY,
-    "ModelScaling": {"scaling": SCALING},
-    "PrefillDecodeUnit": {},
-    "Router": {},
-    "ServingNamespace": {},
-    "SmokeBenchmark": {},
-    "StackFrontDoor": FRONT_DOOR,
-}
-
-CREATED: dict[str, StackObject] = {
-    "Acceptance": created_stack(),
-    "LeaderWorkerSetController": created_stack(leaderWorkerSets="install"),
-    "PrometheusStack": created_stack(monitoring="install"),
-}
-"""Components that stacks have which create their clusters, or what all stacks of a cluster share."""
-
-CHOICES: dict[str, tuple[tuple[str, ...], Choice]] = {
-    "aggregated-servers": (("Router", "SmokeBenchmark"), {"topology": "agg-tp1-16r"}),
-    "aggregated-servers-without-a-router": (("SmokeBenchmark",), {**BASELINE, "stack": {"smoke": {}}}),
-    "api-server-anywhere": (
-        ("PrefillDecodeUnit", "Router"),
-        {"stack": {"cluster": {"mode": "existing", "identifier": "rehearsal"}}},
-    ),
-    "another-model": (
-        ("PrefillDecodeUnit", "SmokeBenchmark"),
-        {"model": "llama-3.3-70b-instruct-fp8-dynamic", "name": "gpt-oss-120b"},
-    ),
-    "copies": (("FrontDoor", "SmokeBenchmark"), {"copies": 2}),
-    "front-door-of-the-stack": (("ModelEndpoint",), FRONT_DOOR),
-    "behind-a-gateway": (("PrefillDecodeUnit", "Router"), GATEWAY),
-    "full-nodes": (("ImagePull", "PrefillDecodeUnit", "Router"), {"stack": {"gpuPools": TWO_NODES}}),
-    "larger-decode-servers": (("PrefillDecodeUnit", "ServingNamespace"), {"topology": "8p-tp1-2d-tp4"}),
-    "model-cache": (("PrefillDecodeUnit",), NODE_DISK),
-    "no-rdma": (
-        ("PrefillDecodeUnit", "SmokeBenchmark"),
-        {"stack": {"rdma": "none", "gpuPools": [{**TWO_NODES[0], "size": 1}]}, "topology": "2p-tp1-2d-tp2"},
-    ),
-    "oldest-router": (("PrefillDecodeUnit", "Router"), {"stack": {"override": {"router": "llm-d-0.6.0"}}}),
-}
+ALL_OPTIONS = "resource-options"
+OPTIONS = (
+    *("timeouts", "secret_inputs", "additional_secret_outputs", "deleted_with", "ignore_changes"),
+    *("replace_on_changes", "delete_before_replace", "retain_on_delete", "protect"),
+)
+"""Options of resources in the order of their golden file. Dependencies are tested by what must come first."""
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -114,7 +42,7 @@ def test_each_component_renders_the_objects_of_its_golden_file(varied: Callable[
 
 
 @pytest.mark.parametrize("component", CREATED)
-def test_each_component_of_a_created_cluster_renders_the_objects_of_its_golden_file(
+def test_each_component_of_a_created_cluster_renders_the_resources_of_its_golden_file(
     rendered: Callable[..., Rendered], component: str
 ):
     text = "---\n".join(objects(rendered(CREATED[component]), component).values())
@@ -126,9 +54,25 @@ def test_each_changed_stack_setting_changes_the_objects_as_its_golden_file_recor
     varied: Callable[..., Rendered], choice: str
 ):
     """Compare with `golden/<choice>.diff`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
-    components, changed = CHOICES[choice]
-    text = difference(objects(varied(), *components), objects(varied(**changed), *components))
+    change = CHOICES[choice]
+    before, after = varied(**change.base), varied(**change.choice, secrets=change.secrets)
+    text = difference(objects(before, *change.components), objects(after, *change.components))
     assert recorded(GOLDEN / f"{choice}.diff", text, UPDATE) == text, ACCEPT
+
+
+@pytest.mark.parametrize("choice", CREATED_CHOICES)
+def test_each_changed_setting_of_a_created_cluster_changes_the_resources_as_its_golden_file_records(
+    rendered: Callable[..., Rendered], choice: str
+):
+    components, changed = CREATED_CHOICES[choice]
+    text = difference(objects(rendered(created()), *components), objects(rendered(changed), *components))
+    assert recorded(GOLDEN / f"{choice}.diff", text, UPDATE) == text, ACCEPT
+
+
+def test_options_of_all_resources_of_a_created_cluster_are_those_of_the_golden_file(rendered: Callable[..., Rendered]):
+    """Timeouts, what replaces, deletes and protects a resource, and its secrets."""
+    text = compact(options(rendered(CLUSTER)))
+    assert recorded(GOLDEN / f"{ALL_OPTIONS}.yaml", text, UPDATE) == text, ACCEPT
 
 
 def test_every_object_of_a_stack_belongs_to_a_component_with_a_golden_file(stack: Rendered):
@@ -139,23 +83,52 @@ def test_every_object_of_a_stack_belongs_to_a_component_with_a_golden_file(stack
 
 def test_every_golden_file_belongs_to_a_component_or_a_stack_setting():
     assert {path.name for path in GOLDEN.iterdir()} == {
-        *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED)),
-        *(f"{c}.diff" for c in CHOICES),
+        *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED, ALL_OPTIONS)),
+        *(f"{c}.diff" for c in (*CHOICES, *CREATED_CHOICES)),
     }
 
 
 def objects(rendered: Rendered, *components: str) -> dict[str, str]:
-    """The Kubernetes objects and Helm releases of components as YAML, by their kind and name."""
+    """The Kubernetes objects, Helm releases and resources of OCI of components as YAML, by their kind and name."""
     tokens = {f"{COMPONENT}{component}" for component in components}
     parents = {resource.urn for resource in rendered.resources if resource.type in tokens}
     texts: dict[str, str] = {}
     for resource in rendered.resources:
-        if resource.parent in parents and "kind" in resource.inputs:
+        if resource.parent not in parents:
+            continue
+        if "kind" in resource.inputs and resource.type.startswith("kubernetes:"):
             manifest = json.loads(without_hashes(json.dumps(readable(resource.inputs))))
             texts[f"{manifest['kind']} {manifest['metadata'].get('name', resource.name)}"] = compact(manifest)
-        elif resource.parent in parents and resource.type.startswith("kubernetes:helm"):
+        elif resource.type.startswith("kubernetes:helm"):
             texts[f"Release {resource.name}"] = compact(dict(resource.inputs))
+        elif not resource.type.startswith(COMPONENT):
+            name = f"{resource.type} {resource.name}"
+            inputs = json.loads(without_hashes(json.dumps(dict(resource.inputs))))
+            texts[name] = compact({"resource": resource.name, "type": resource.type, **inputs})
     return texts
+
+
+def options(rendered: Rendered) -> list[dict[str, Any]]:
+    """The options of resources that are other than Pulumi's defaults."""
+    names = {resource.urn: without_hash(resource.name) for resource in rendered.resources}
+    found = [
+        {
+            "resource": names[resource.urn],
+            "type": resource.type,
+            **{name: value for name in OPTIONS if (value := plain(getattr(resource, name), names))},
+        }
+        for resource in rendered.resources
+    ]
+    return [own for own in found if len(own) > 2]
+
+
+def plain(value: Any, names: Mapping[str, str]) -> Any:
+    """An option as YAML has it, with names in place of URNs."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | frozenset):
+        return sorted(names.get(item, item) for item in value)
+    return names.get(value, value)
 
 
 def without_hashes(text: str) -> str:

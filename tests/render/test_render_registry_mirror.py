@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from golden_stacks import CHOICES, COMPONENTS
 from llmd_oke import planning
 from llmd_oke.catalogue import operators, release_names
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals
@@ -26,7 +27,6 @@ from llmd_oke.serving.jobs import Evaluation, evaluation_job
 from llmd_oke.testing import Declared, Rendered
 from render_support import PROJECT, SHARED_DATA
 from stack_files import StackObject, cluster_layer, created_stack, model, read, stack
-from test_render_goldens import CHOICES, COMPONENTS
 
 PREFIX = "iad.ocir.io/ai/mirror"
 MIRROR = {"registryMirror": {"prefix": PREFIX, "pullSecret": "ocir"}}
@@ -44,7 +44,7 @@ def varied_stack(choice: Mapping[str, Any]) -> StackObject:
 
 VARIANTS: dict[str, StackObject] = {
     **{name: read(name) for name in stacks(PROJECT)},
-    **{name: varied_stack(choice) for name, (_, choice) in CHOICES.items()},
+    **{name: varied_stack(change.choice) for name, change in CHOICES.items() if not change.secrets},
     **{name: varied_stack(choice) for name, choice in COMPONENTS.items()},
     **{f"release-{name}": stack(model("2p-tp1-2d-tp1"), release=name) for name in release_names()},
     **{

@@ -1,0 +1,391 @@
+"""Stacks of the golden files: for each component one that has it, and choices of the stack file that change objects."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from created_cluster import created, created_stack
+from llmd_oke.catalogue.cluster import image_names
+from stack_files import StackObject, existing_cluster, existing_pool, model, ocid, stack
+
+Choice = Mapping[str, Any]
+"""What is other than in the rehearsal's stack: keys of its model, and by `stack` of itself."""
+
+
+BASELINE: Choice = {"topology": "agg-tp1-16r", "router": {"mode": "none"}}
+NODE_DISK: Choice = {"stack": {"storage": {"modelCache": {"kind": "node-disk", "path": "/mnt/nvme/models"}}}}
+TWO_NODES = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
+SCALING = {
+    "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 20000},
+    "decode": {"minReplicas": 2, "maxReplicas": 8, "requests": 40, "kvCacheUsage": 0.8},
+}
+
+FRONT_DOOR: Choice = {
+    "copies": 2,
+    "topology": "2p-tp1-2d-tp2",
+    "stack": {
+        "frontDoor": {
+            "exposure": "internal",
+            "host": "llm.example.com",
+            "hosts": {"gpt.example.com": "gpt-oss-120b"},
+            "tls": {"kind": "issuer", "name": "internal"},
+            "weights": {"gpt-oss-120b-0": 90, "gpt-oss-120b-1": 10},
+        }
+    },
+}
+
+GATEWAY: Choice = {
+    "router": {"mode": "gateway", "route": {"hosts": ["gpt.example.com"], "headers": {"X-Team": "a"}}},
+    "stack": {"gateway": {"mode": "create", "provider": "istio", "host": "gpt.example.com", "tls": "certificate"}},
+}
+
+COMPONENTS: dict[str, Choice] = {
+    "AggregatedUnit": BASELINE,
+    "Canary": {"stack": {"monitoring": "existing", "canaries": {}}},
+    "FrontDoor": {},
+    "Gateway": GATEWAY,
+    "ImagePull": {},
+    "ModelCache": NODE_DISK,
+    "ModelEndpoint": BASELINE,
+    "ModelMonitoring": {"stack": {"monitoring": "existing"}, "slo": {"ttftMs": 2000, "itlMs": 25}},
+    "ModelRoute": GATEWAY,
+    "ModelScaling": {"scaling": SCALING},
+    "PrefillDecodeUnit": {},
+    "Router": {},
+    "ServingNamespace": {},
+    "SmokeBenchmark": {},
+    "StackFrontDoor": FRONT_DOOR,
+}
+
+IMAGE = {"name": image_names()[0], "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "a" * 32}
+TAINT = {"key": "routers", "value": "only", "effect": "NoSchedule"}
+CLUSTER = created(
+    cluster={
+        "network": {
+            "bastionService": {"clientCidrs": ["203.0.113.0/24"]},
+            "bastion": True,
+            "bastionHostCidrs": ["203.0.113.0/24"],
+            "operator": True,
+            "publicLoadBalancers": True,
+            "publicLoadBalancerCidrs": ["198.51.100.0/24"],
+        },
+        "addOns": [{"name": "NodeProblemDetector", "configurations": {"numOfReplicas": "2"}}],
+        "kmsKeyId": ocid("key"),
+        "imagePolicy": {"kmsKeyIds": [ocid("key", "images")]},
+        "oidc": {"issuerUrl": "https://token.example.com", "clientId": "kubernetes", "groupsClaim": "groups"},
+        "nodeRepair": "on-request",
+        "sshPublicKey": "ssh-ed25519 AAAA",
+    },
+    pool={"image": {"import": IMAGE}, "labels": {"team": "a"}, "taints": [TAINT], "hugePagesGib": 16},
+    cpuPools=[
+        {"name": "routers", "shape": "VM.Standard.E5.Flex", "labels": {"team": "a"}, "taints": [TAINT]},
+        {
+            "name": "builds",
+            "shape": "VM.Standard.E5.Flex",
+            "scaling": {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 3},
+        },
+    ],
+    storage={"modelCache": {"kind": "lustre"}},
+    gpuStack="helm-operator",
+    monitoring="install",
+    leaderWorkerSets="install",
+    networkPolicies={"engine": "calico"},
+    budget={"monthlyAmount": 1000, "recipients": ["ops@example.com"], "alerts": [{"percent": 50, "of": "forecast"}]},
+    ociMonitoring={"alarms": {"recipients": ["ops@example.com"]}, "logs": {"pods": True}},
+    tags={"freeform": {"team": "a"}, "defined": {"Operations": {"CostCenter": "42"}}},
+)
+"""A stack that creates its cluster, with each part that there is."""
+
+ADAPTERS = [{"name": "sql", "repository": "acme/llama-sql", "revision": "a" * 40}]
+ADAPTED = stack(
+    model("1p-tp1-1d-tp1", model="llama-3.1-8b-instruct", engine={"adapters": {}}, adapters=ADAPTERS),
+    nodes=1,
+    storage={"modelCache": {"kind": "node-disk"}},
+)
+
+CREATED: dict[str, StackObject] = {
+    "Acceptance": created_stack(),
+    "AdapterNames": ADAPTED,
+    "AddOns": CLUSTER,
+    "AmdGpuOperator": CLUSTER,
+    "Budget": CLUSTER,
+    "Calico": CLUSTER,
+    "CertManager": CLUSTER,
+    "CpuPool": CLUSTER,
+    "GpuPool": CLUSTER,
+    "Iam": CLUSTER,
+    "LeaderWorkerSetController": created_stack(leaderWorkerSets="install"),
+    "Network": CLUSTER,
+    "NodeFeatureDiscovery": created(
+        rdma="none", gpuStack="helm-operator", models=[model("agg-tp1-8r")]
+    ),  # an add-on brings it to an RDMA network
+    "NodeGate": CLUSTER,
+    "NodeImage": CLUSTER,
+    "NodeRepair": CLUSTER,
+    "OciMonitoring": CLUSTER,
+    "OkeCluster": CLUSTER,
+    "PrometheusStack": created_stack(monitoring="install"),
+    "RdmaNetwork": CLUSTER,
+    "Storage": CLUSTER,
+    "SystemPool": CLUSTER,
+}
+"""Components of stacks that create their clusters, or that all stacks of a cluster share."""
+
+CREATED_CHOICES: dict[str, tuple[tuple[str, ...], StackObject]] = {
+    "cluster-network": (("GpuPool",), created(pool={"launch": "cluster-network"})),
+    "compute-cluster-instances": (
+        ("GpuPool", "NodeGate"),
+        created(pool={"launch": "compute-cluster-instances", "size": 2}, models=[model("2p-tp1-2d-tp2")]),
+    ),
+    "file-storage": (("Storage", "Network"), created(storage={"modelCache": {"kind": "file-storage"}})),
+    "one-alarm-topic": (
+        ("OciMonitoring",),
+        created(ociMonitoring={"alarms": {"topicId": ocid("onstopic"), "leftOut": ["no-node-for-pods"]}}),
+    ),
+    "public-api-server": (
+        ("OkeCluster", "Network"),
+        created(cluster={"apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}, "cni": "flannel"}),
+    ),
+}
+"""What one choice changes in the resources of a created cluster."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A choice of the stack file, the components whose objects it changes, and what it is compared with. `secrets` are
+    settings that the stack needs.
+    """
+
+    components: tuple[str, ...]
+    choice: Choice
+    base: Choice = field(default_factory=dict[str, Any])
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+WIDE = "1p-tp1dp16ep-1d-tp1dp16ep"
+SERVERS = ("PrefillDecodeUnit",)
+SMALL: Choice = {"topology": "1p-tp1-1d-tp1"}
+LATEST = {"release": "llm-d-0.10.0"}
+DOOR: Choice = {"stack": {"frontDoor": {"uncheckedPods": "accepted"}}}
+KEYS = {"chat": "sk-chat-Qm7xT2vKd9RwZb4H", "crawler": "sk-crawler-8Hq2LmZx7PdWvN3c"}
+
+
+FLOW = {
+    "queueDepthThreshold": 2,
+    "kvCacheUtilThreshold": 0.7,
+    "metricsStalenessMs": 300,
+    "priorityBands": [{"priority": -10, "maxMib": 1, "maxRequests": 5}],
+}
+
+
+def _door(**changes: object) -> Choice:
+    """The rehearsal's stack behind a front door for the stack, with these changes of it."""
+    return {"stack": {"frontDoor": {"uncheckedPods": "accepted", **changes}}}
+
+
+CHOICES: dict[str, Change] = {
+    "adapters": Change(
+        ("PrefillDecodeUnit", "Router", "ModelCache", "SmokeBenchmark"),
+        {
+            "model": "llama-3.1-8b-instruct",
+            "engine": {"adapters": {"slots": 2, "maxRank": 32}},
+            "adapters": ADAPTERS,
+            **NODE_DISK,
+        },
+        {"model": "llama-3.1-8b-instruct", **NODE_DISK},
+    ),
+    "aggregated-servers": Change(("Router", "SmokeBenchmark"), {"topology": "agg-tp1-16r"}),
+    "aggregated-servers-without-a-router": Change(("SmokeBenchmark",), {**BASELINE, "stack": {"smoke": {}}}),
+    "api-server-anywhere": Change(
+        ("PrefillDecodeUnit", "Router"), {"stack": {"cluster": {"mode": "existing", "identifier": "rehearsal"}}}
+    ),
+    "another-model": Change(
+        ("PrefillDecodeUnit", "SmokeBenchmark"),
+        {"model": "llama-3.3-70b-instruct-fp8-dynamic", "name": "gpt-oss-120b"},
+    ),
+    "behind-a-gateway": Change(("PrefillDecodeUnit", "Router"), GATEWAY),
+    "clients-with-keys": Change(
+        ("StackFrontDoor", "ModelEndpoint", "Router"),
+        _door(
+            authentication={"kind": "api-keys"},
+            limits={
+                "requestsPerMinute": 60,
+                "clients": {"chat": {"tokensPerMinute": 6000, "concurrentRequests": 8, "models": ["gpt-oss-120b"]}},
+            },
+            priorities={"chat": 100, "crawler": -10},
+            cacheIsolation="client",
+        )
+        | {"router": {"flowControl": FLOW}},
+        DOOR,
+        {"frontDoorKeys": json.dumps(KEYS), "frontDoorCacheSecret": "0f1e2d3c4b5a69788796a5b4c3d2e1f0aabbccdd9e8f7a6b"},
+    ),
+    "clients-with-tokens": Change(
+        ("StackFrontDoor",),
+        _door(
+            host="llm.example.com",
+            tls={"kind": "secret", "name": "certificate"},
+            authentication={
+                "kind": "jwt",
+                "issuer": "https://id.example.com",
+                "audiences": ["llm"],
+                "jwksUri": "https://id.example.com/jwks.json",
+            },
+            exposure="public",
+            loadBalancer={"subnetId": ocid("subnet"), "securityGroupIds": [ocid("networksecuritygroup")]},
+        ),
+        DOOR,
+    ),
+    "copies": Change(("FrontDoor", "SmokeBenchmark"), {"copies": 2}),
+    "disaggregated-set": Change(
+        SERVERS, {"topology": WIDE, "disaggregatedSet": True, "stack": LATEST}, {"topology": WIDE, "stack": LATEST}
+    ),
+    "engine-user": Change(SERVERS, {"engine": {"user": {"id": 1000, "groups": [44, 109]}}}),
+    "file-storage-of-others": Change(
+        ("PrefillDecodeUnit", "ModelCache"),
+        {
+            "stack": {
+                "storage": {
+                    "modelCache": {
+                        "kind": "file-storage",
+                        "existing": {
+                            "fileSystemId": ocid("filesystem"),
+                            "mountTargetIp": "10.0.0.9",
+                            "exportPath": "/models",
+                        },
+                    }
+                }
+            }
+        },
+        NODE_DISK,
+    ),
+    "front-door-of-the-stack": Change(("ModelEndpoint",), FRONT_DOOR),
+    "full-nodes": Change(("ImagePull", "PrefillDecodeUnit", "Router"), {"stack": {"gpuPools": TWO_NODES}}),
+    "gateway-of-others": Change(
+        ("ModelRoute", "Router"),
+        {
+            "router": {"mode": "gateway", "route": {"hosts": ["gpt.example.com"], "path": "/gpt", "timeoutS": 300}},
+            "stack": {
+                "gateway": {
+                    "mode": "existing",
+                    "provider": "envoy-gateway",
+                    "name": "shared",
+                    "namespace": "gateways",
+                    "listener": "https",
+                    "clusterListener": "cluster",
+                    "service": {"name": "shared", "namespace": "gateways"},
+                }
+            },
+        },
+        GATEWAY,
+    ),
+    "gateway-without-istio": Change(
+        ("Gateway",),
+        {**GATEWAY, "stack": {"gateway": {**GATEWAY["stack"]["gateway"], "provider": "envoy-gateway"}}},
+        GATEWAY,
+    ),
+    "kv-cache-in-memory-and-on-disk": Change(
+        SERVERS,
+        {
+            "topology": "2p-tp1-1d-tp2",
+            "engine": {"kvCache": {"hostMemoryGib": 32, "diskGib": 1000}},
+            "stack": {**LATEST, **NODE_DISK["stack"]},
+        },
+        {"topology": "2p-tp1-1d-tp2", "stack": {**LATEST, **NODE_DISK["stack"]}},
+    ),
+    "larger-decode-servers": Change(("PrefillDecodeUnit", "ServingNamespace"), {"topology": "8p-tp1-2d-tp4"}),
+    "latest-release": Change(("PrefillDecodeUnit", "Router"), {"stack": LATEST}),
+    "lustre-of-others": Change(
+        ("ModelCache",),
+        {
+            "stack": {
+                "storage": {
+                    "modelCache": {
+                        "kind": "lustre",
+                        "existing": {"managementIp": "10.0.0.9", "fileSystemName": "models"},
+                    }
+                }
+            }
+        },
+        NODE_DISK,
+    ),
+    "model-cache": Change(SERVERS, NODE_DISK),
+    "no-rdma": Change(
+        ("PrefillDecodeUnit", "SmokeBenchmark"),
+        {"stack": {"rdma": "none", "gpuPools": [{**TWO_NODES[0], "size": 1}]}, "topology": "2p-tp1-2d-tp2"},
+    ),
+    "oldest-router": Change(("PrefillDecodeUnit", "Router"), {"stack": {"override": {"router": "llm-d-0.6.0"}}}),
+    "precise-prefix": Change(
+        ("PrefillDecodeUnit", "Router"), {"router": {"profile": "precise-prefix", "decider": "always"}}
+    ),
+    "registry-mirror": Change(
+        ("PrefillDecodeUnit", "Router", "ServingNamespace", "ImagePull"),
+        {"stack": {"registryMirror": {"prefix": "iad.ocir.io/ai/mirror", "pullSecret": "ocir"}}},
+    ),
+    "scaled-aggregated-servers": Change(
+        ("ModelScaling",),
+        {
+            "topology": "agg-tp1-4r",
+            "scaling": {"aggregated": {"minReplicas": 2, "maxReplicas": 8, "requests": 40, "kvCacheUsage": 0.8}},
+        },
+        {"scaling": SCALING},
+    ),
+    "servers-over-nodes": Change(("PrefillDecodeUnit", "Router", "SmokeBenchmark"), {"topology": WIDE}),
+    "session-affinity": Change(("Router",), {"router": {"profile": "session-affinity"}}),
+    "small-servers": Change(SERVERS, SMALL),
+    "smoke-limits": Change(
+        ("SmokeBenchmark",),
+        {
+            "stack": {
+                "smoke": {
+                    "requests": 16,
+                    "thresholds": {
+                        "maxTtftP95Ms": 900,
+                        "maxItlP95Ms": 30,
+                        "maxE2EP95Ms": 9000,
+                        "minAccuracy": 0.9,
+                        "minOutputTokensPerS": 100,
+                    },
+                }
+            }
+        },
+    ),
+    "speculation": Change(
+        ("PrefillDecodeUnit", "ModelCache"),
+        {"model": "deepseek-r1", "topology": "1p-tp8-1d-tp8", "engine": {"speculation": {"tokens": 1}}, **NODE_DISK},
+        {"model": "deepseek-r1", "topology": "1p-tp8-1d-tp8", **NODE_DISK},
+    ),
+    "tracing": Change(
+        ("PrefillDecodeUnit", "Router"),
+        {"stack": {"tracing": {"endpoint": "http://otel-collector:4317", "sampledShare": 0.25}}},
+    ),
+    "weights-from-object-storage": Change(
+        ("ModelCache",),
+        {"stack": {"storage": {**NODE_DISK["stack"]["storage"], "prewarm": {"source": "object-storage"}}}},
+        NODE_DISK,
+    ),
+    "wide-expert-parallelism": Change(
+        SERVERS,
+        {
+            "model": "deepseek-v3",
+            "name": "gpt-oss-120b",
+            "topology": WIDE,
+            "engine": {
+                "gpuMemoryUtilization": 0.8,
+                "kvCache": {"connector": "mori-io"},
+                "prefill": {"all2AllBackend": "mori_high_throughput"},
+                "decode": {"all2AllBackend": "mori_low_latency"},
+            },
+            "stack": {
+                **LATEST,
+                "cluster": existing_cluster(virtualFunctions="amd-vnic"),
+                "gpuPools": [existing_pool(shape="BM.GPU.MI355X.8", size=4)],
+                "override": {
+                    "vllmImage": "registry.example/vllm:wide-ep",
+                    "routingSidecarImage": "registry.example/sidecar:wide-ep",
+                },
+            },
+        },
+        {"topology": WIDE, "stack": LATEST},
+    ),
+}
