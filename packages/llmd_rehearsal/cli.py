@@ -23,7 +23,7 @@ from rich.table import Table
 from llmd_rehearsal import engine_operations, output, rehearsal
 from llmd_rehearsal.cluster_plan import PROGRAMS, SIMULATED_NODES, SIMULATED_PLUGIN, programs_in_pods, simulated_servers
 from llmd_rehearsal.engine_project import DEPLOYED
-from llmd_rehearsal.inventory import IN_TESTS, LANGUAGES
+from llmd_rehearsal.inventory import IN_TESTS, LANGUAGES, fetch_charts
 from llmd_rehearsal.local_cluster import command_line
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
@@ -406,7 +406,7 @@ def run(
 @app.command()
 def programs(
     tests: Annotated[
-        bool, typer.Option("--tests", help="Also the programs that only the kit's own tests run.")
+        bool, typer.Option("--tests", help="Also the programs and charts that only the kit's own tests use.")
     ] = False,
     languages: Annotated[
         bool,
@@ -423,6 +423,8 @@ def programs(
     inventory = rehearsal.have_programs(progress)
     if text := output.substitution_text(inventory.release):
         progress.step(text)
+    if tests:
+        fetch_charts(progress)
     further = (*(IN_TESTS if tests else ()), *(LANGUAGES.values() if languages else ()))
     output.show_programs([*inventory.programs.values(), *ensure(further, progress).values()])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from created_cluster import created, created_stack
 from llmd_oke.catalogue.cluster import image_names
-from stack_files import StackObject, existing_cluster, existing_pool, model, ocid, stack
+from stack_files import DOMAIN, StackObject, existing_cluster, existing_pool, model, ocid, stack
 
 Choice = Mapping[str, Any]
 """What is other than in the rehearsal's stack: keys of its model, and by `stack` of itself."""
@@ -207,16 +207,18 @@ CHOICES: dict[str, Change] = {
     "behind-a-gateway": Change(("PrefillDecodeUnit", "Router"), GATEWAY),
     "clients-with-keys": Change(
         ("StackFrontDoor", "ModelEndpoint", "Router"),
-        _door(
-            authentication={"kind": "api-keys"},
-            limits={
-                "requestsPerMinute": 60,
-                "clients": {"chat": {"tokensPerMinute": 6000, "concurrentRequests": 8, "models": ["gpt-oss-120b"]}},
-            },
-            priorities={"chat": 100, "crawler": -10},
-            cacheIsolation="client",
-        )
-        | {"router": {"flowControl": FLOW}},
+        {
+            **_door(
+                authentication={"kind": "api-keys"},
+                limits={
+                    "requestsPerMinute": 60,
+                    "clients": {"chat": {"tokensPerMinute": 6000, "concurrentRequests": 8, "models": ["gpt-oss-120b"]}},
+                },
+                priorities={"chat": 100, "crawler": -10},
+                cacheIsolation="client",
+            ),
+            "router": {"flowControl": FLOW},
+        },
         DOOR,
         {"frontDoorKeys": json.dumps(KEYS), "frontDoorCacheSecret": "0f1e2d3c4b5a69788796a5b4c3d2e1f0aabbccdd9e8f7a6b"},
     ),
@@ -295,6 +297,9 @@ CHOICES: dict[str, Change] = {
     ),
     "larger-decode-servers": Change(("PrefillDecodeUnit", "ServingNamespace"), {"topology": "8p-tp1-2d-tp4"}),
     "latest-release": Change(("PrefillDecodeUnit", "Router"), {"stack": LATEST}),
+    "linear-attention": Change(
+        SERVERS, {"model": "nemotron-3-nano-30b-a3b", "name": "gpt-oss-120b", "stack": LATEST}, {"stack": LATEST}
+    ),
     "lustre-of-others": Change(
         ("ModelCache",),
         {
@@ -315,6 +320,24 @@ CHOICES: dict[str, Change] = {
         {"stack": {"rdma": "none", "gpuPools": [{**TWO_NODES[0], "size": 1}]}, "topology": "2p-tp1-2d-tp2"},
     ),
     "oldest-router": Change(("PrefillDecodeUnit", "Router"), {"stack": {"override": {"router": "llm-d-0.6.0"}}}),
+    "own-picker-config": Change(
+        ("Router",),
+        {
+            "topology": "agg-tp1-16r",
+            "router": {
+                "config": {
+                    "plugins": [{"type": "queue-scorer"}, {"type": "max-score-picker"}],
+                    "schedulingProfiles": [
+                        {
+                            "name": "default",
+                            "plugins": [{"pluginRef": "queue-scorer", "weight": 2}, {"pluginRef": "max-score-picker"}],
+                        }
+                    ],
+                }
+            },
+        },
+        {"topology": "agg-tp1-16r"},
+    ),
     "precise-prefix": Change(
         ("PrefillDecodeUnit", "Router"), {"router": {"profile": "precise-prefix", "decider": "always"}}
     ),
@@ -370,6 +393,7 @@ CHOICES: dict[str, Change] = {
             "model": "deepseek-v3",
             "name": "gpt-oss-120b",
             "topology": WIDE,
+            "disaggregatedSet": True,
             "engine": {
                 "gpuMemoryUtilization": 0.8,
                 "kvCache": {"connector": "mori-io"},
@@ -386,6 +410,120 @@ CHOICES: dict[str, Change] = {
                 },
             },
         },
-        {"topology": WIDE, "stack": LATEST},
+        {"topology": WIDE, "disaggregatedSet": True, "stack": LATEST},
     ),
 }
+
+_JOINED = {
+    "cluster_id": ocid("cluster"),
+    "compartment_id": ocid("compartment"),
+    "api_server_host": "10.140.0.5",
+    "ca_certificate": "Q0E=",
+    "tenancy_id": ocid("tenancy"),
+}
+_WORKERS = {
+    "worker_subnet_id": ocid("subnet", "workers"),
+    "worker_nsg_ids": [ocid("networksecuritygroup", "workers")],
+    "pod_subnet_id": ocid("subnet", "pods"),
+    "pod_nsg_ids": [ocid("networksecuritygroup", "pods")],
+}
+_POOL = {"cluster": _JOINED, "kubernetes_version": "v1.34.2", "network": _WORKERS, "size": 2}
+_VIRTUAL_MACHINES = {**_POOL, "shape": "VM.Standard.E5.Flex", "availability_domains": [DOMAIN]}
+_NAMED = {"namespace": "llm-d", "model": "gpt-oss-120b"}
+_SERVED = {**_NAMED, "release": "llm-d-0.9.0", "shape": "BM.GPU.MI300X.8", "service_account": "servers"}
+_SERVERS = {"replicas": 2, "tensor_parallel_size": 1}
+_COMPARTMENT = {"compartment_id": ocid("compartment")}
+
+LEAST_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "AggregatedUnit": {**_SERVED, "servers": _SERVERS},
+    "Budget": {
+        **_COMPARTMENT,
+        "tenancy_id": ocid("tenancy"),
+        "monthly_amount": 1000,
+        "recipients": ["ops@example.com"],
+        "alerts": [{"percent": 50, "of": "spent"}],
+    },
+    "CpuPool": _VIRTUAL_MACHINES,
+    "FrontDoor": {**_NAMED, "release": "llm-d-0.9.0", "routers": ["gpt-oss-120b"]},
+    "Gateway": {
+        "namespace": "llm-d",
+        "provider": "istio",
+        "gateway": "inference-gateway",
+        "listeners": [{"name": "http", "port": 80}],
+    },
+    "GpuPool": {
+        **_POOL,
+        "shape": "BM.GPU.MI300X.8",
+        "availability_domain": DOMAIN,
+        "image_id": ocid("image"),
+    },
+    "Iam": {
+        **_COMPARTMENT,
+        "tenancy_id": ocid("tenancy"),
+        "needs": ["ocir", "file-storage", "lustre"],
+        "cluster_id": ocid("cluster"),
+    },
+    "ModelCache": {
+        "kind": "node-disk",
+        "models": ["gpt-oss-120b"],
+        "namespace": "llm-d",
+        "nodes": 2,
+        "service_account": "prewarm",
+        "shape": "BM.GPU.MI300X.8",
+    },
+    "ModelEndpoint": _NAMED,
+    "ModelMonitoring": {"namespace": "llm-d"},
+    "ModelRoute": {
+        **_NAMED,
+        "units": ["gpt-oss-120b"],
+        "provider": "istio",
+        "gateway": "inference-gateway",
+        "gateway_namespace": "llm-d",
+        "service_host": "inference-gateway-istio.llm-d.svc.cluster.local",
+    },
+    "ModelScaling": {
+        "namespace": "llm-d",
+        "unit": "gpt-oss-120b",
+        "servers": {"decode": {"min_replicas": 1, "max_replicas": 4, "requests": 40}},
+    },
+    "Network": {**_COMPARTMENT, "pools": [{"nodes": 2, "max_pods": 64}]},
+    "NodeImage": {
+        **_COMPARTMENT,
+        "checksum": IMAGE["checksum"],
+        "display_name": IMAGE["name"],
+        "uri": IMAGE["uri"],
+    },
+    "OciMonitoring": {**_COMPARTMENT, "cluster_id": ocid("cluster")},
+    "OkeCluster": {
+        **_COMPARTMENT,
+        "kubernetes_version": "v1.34.2",
+        "network": {"vcn_id": ocid("vcn"), "api_subnet_id": ocid("subnet", "api"), "api_nsg_ids": []},
+        "region": "us-ashburn-1",
+    },
+    "PrefillDecodeUnit": {**_SERVED, "prefill": _SERVERS, "decode": _SERVERS},
+    "Router": {**_NAMED, "disaggregated": True, "release": "llm-d-0.9.0", "unit": "gpt-oss-120b"},
+    "StackFrontDoor": {
+        "namespace": "llm-d",
+        "release": "llm-d-0.9.0",
+        "models": [
+            {"name": "gpt-oss-120b", "served_name": "openai/gpt-oss-120b", "units": [{"service": "gpt-oss-120b-epp"}]}
+        ],
+    },
+    "Storage": {
+        **_COMPARTMENT,
+        "kind": "lustre",
+        "availability_domain": DOMAIN,
+        "subnet_id": ocid("subnet", "lustre"),
+    },
+    "Storage with NFS": {
+        **_COMPARTMENT,
+        "kind": "file-storage",
+        "availability_domain": DOMAIN,
+        "subnet_id": ocid("subnet", "storage"),
+        "client_cidr": "10.140.0.0/16",
+    },
+    "SystemPool": _VIRTUAL_MACHINES,
+}
+"""Arguments that components of other programs need, those with arguments to leave out, by component and words that
+tell two of one component apart.
+"""

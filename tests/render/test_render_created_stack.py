@@ -523,6 +523,14 @@ def test_renaming_an_oke_cluster_updates_cluster_network_and_pools_in_place(rend
     assert replaced == {"cluster-iam-policy": ["name"], "network-bastion": ["name"]}
 
 
+def test_with_permission_to_replace_no_resource_of_a_created_cluster_is_protected(rendered: Any):
+    def protected(**settings: str) -> list[str]:
+        return [resource.name for resource in rendered(created(), **settings).resources if resource.protect]
+
+    assert protected()
+    assert protected(allowReplace="true") == []
+
+
 FRANKFURT = "Uocm:EU-FRANKFURT-1-AD-1"
 
 

@@ -16,17 +16,20 @@ from typing import Any
 import pytest
 import yaml
 from created_cluster import created
-from golden_stacks import CHOICES, CLUSTER, COMPONENTS, CREATED, CREATED_CHOICES
-from llmd_oke.testing import Rendered, without_hash
+from golden_stacks import CHOICES, CLUSTER, COMPONENTS, CREATED, CREATED_CHOICES, LEAST_ARGUMENTS
+from llmd_oke.package import components
+from llmd_oke.testing import Rendered, declared, without_hash
 from render_support import recorded
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "LLMD_OKE_UPDATE_GOLDEN"
 ACCEPT = f"set {UPDATE}=1 to accept this"
 COMPONENT = "llmd-oke:index:"
+CLASSES: dict[str, Any] = {component.__name__: component for component in components()}
 LINE = 100
 """About as wide as a mapping or list may be to stand in one line."""
 ALL_OPTIONS = "resource-options"
+LEAST = "least-arguments"
 OPTIONS = (
     *("timeouts", "secret_inputs", "additional_secret_outputs", "deleted_with", "ignore_changes"),
     *("replace_on_changes", "delete_before_replace", "retain_on_delete", "protect"),
@@ -69,6 +72,19 @@ def test_each_changed_setting_of_a_created_cluster_changes_the_resources_as_its_
     assert recorded(GOLDEN / f"{choice}.diff", text, UPDATE) == text, ACCEPT
 
 
+@pytest.mark.parametrize("name", LEAST_ARGUMENTS)
+def test_components_without_optional_arguments_differ_from_those_of_stacks_as_golden_files_record(
+    varied: Callable[..., Rendered], rendered: Callable[..., Rendered], name: str
+):
+    """Programs of others leave arguments out that stacks always give."""
+    component = name.partition(" ")[0]
+    of_stack = varied(**COMPONENTS[component]) if component in COMPONENTS else rendered(CREATED[component])
+    arguments = LEAST_ARGUMENTS[name]
+    alone = declared(lambda: CLASSES[component](arguments.get("model", component.lower()), arguments))
+    text = difference(objects(of_stack, component), objects(alone, component))
+    assert recorded(GOLDEN / LEAST / f"{name}.diff", text, UPDATE) == text, ACCEPT
+
+
 def test_options_of_all_resources_of_a_created_cluster_are_those_of_the_golden_file(rendered: Callable[..., Rendered]):
     """Timeouts, what replaces, deletes and protects a resource, and its secrets."""
     text = compact(options(rendered(CLUSTER)))
@@ -85,7 +101,9 @@ def test_every_golden_file_belongs_to_a_component_or_a_stack_setting():
     assert {path.name for path in GOLDEN.iterdir()} == {
         *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED, ALL_OPTIONS)),
         *(f"{c}.diff" for c in (*CHOICES, *CREATED_CHOICES)),
+        LEAST,
     }
+    assert {path.stem for path in (GOLDEN / LEAST).iterdir()} == {*LEAST_ARGUMENTS}
 
 
 def objects(rendered: Rendered, *components: str) -> dict[str, str]:

@@ -86,7 +86,7 @@ def _problem(details: ErrorDetails, document: Any, nodes: Nodes) -> Problem:
         return Problem(_path(path), text, SHORT_FORMS, f"{inner} must be {_accepted(location, details, nodes)}")
     value = details["input"]
     if details["type"] in {"union_tag_invalid", "union_tag_not_found"}:
-        discriminator = context_of(details)["discriminator"].strip("'")
+        discriminator = context_of(details)["discriminator"][1:-1]
         location, value = (*location, discriminator), value.get(discriminator)
     match details["type"]:
         case "missing" | "union_tag_not_found":

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
@@ -146,13 +147,9 @@ def _chance_bits(key: str) -> float:
     """Return an upper bound of a key's entropy in bits. Characters that continue a count, or repeat an earlier
     sequence, count as zero.
     """
-    each = math.log2(len(set(key)))
-    counted = 0
-    for i in range(len(key)):
-        goes_on = i > 0 and abs(ord(key[i]) - ord(key[i - 1])) <= 1
-        repeats = i > 2 and key[i - 3 : i + 1] in key[:i]
-        counted += not (goes_on or repeats)
-    return counted * each
+    going_on = {end for end, (one, other) in enumerate(pairwise(key), 1) if abs(ord(other) - ord(one)) <= 1}
+    repeated = {end for end in range(3, len(key)) if key[end - 3 : end + 1] in key[:end]}
+    return (len(key) - len(going_on | repeated)) * math.log2(len(set(key)))
 
 
 def _key_set_problems(text: str) -> Iterator[Problem]:

@@ -175,7 +175,7 @@ def room_beside(nodes: Sequence[PlacedNode]) -> bool:
         return False  # perhaps no pool alone has room for a whole server
     gpus = sum(node.free_gpus for node in nodes)
     functions = sum(node.free_virtual_functions for node in nodes)
-    connected = {server.virtual_functions for server in servers} - {0}
+    connected = any(server.virtual_functions for server in servers)
     for size, number in sorted(Counter(server.gpus for server in servers).items(), reverse=True):
         mixed = min(len(nodes), 2 * sum(bool(server.gpus % size) for server in servers))
         spare = min(gpus, functions) if connected else gpus

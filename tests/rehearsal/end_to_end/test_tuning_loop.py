@@ -135,7 +135,7 @@ def test_tune_verify_compares_the_forecast_with_the_deployed_servers(loop: Loop)
 
 
 def test_tune_verify_compares_with_the_forecast_of_the_topology_that_tune_rank_found_best(loop: Loop) -> None:
-    """How near a fit comes to the latencies behind its rows is tested without clocks, in test_tuning_calibration.py."""
+    """The accuracy of fits is tested without clocks, in test_tuning_calibration.py."""
     figures, best = loop.verify.document["figures"], loop.rank.document["best"]
     assert figures["itl_ms.mean"]["forecast"] == pytest.approx(1000 * best["itl_s"])
 

@@ -30,6 +30,13 @@ def test_the_kubeconfig_has_the_clusters_address_and_authority():
     }
 
 
+def test_the_kubeconfig_has_one_context_that_joins_its_cluster_and_its_user():
+    made = json.loads(assemble(read_kubeconfig(KUBECONFIG), CLUSTER, "us-ashburn-1"))
+    assert (made["apiVersion"], made["kind"], made["current-context"]) == ("v1", "Config", "context")
+    (context,), (cluster,), (user,) = made["contexts"], made["clusters"], made["users"]
+    assert context == {"name": "context", "context": {"cluster": cluster["name"], "user": user["name"]}}
+
+
 def test_the_kubeconfig_gets_credentials_from_the_kits_token_command():
     made = json.loads(assemble(read_kubeconfig(KUBECONFIG), CLUSTER, "us-ashburn-1"))
     program = made["users"][0]["user"]["exec"]

@@ -189,6 +189,11 @@ def test_omitted_keys_of_a_model_have_the_documented_defaults():
     assert model.object_name == "gpt-oss-120b"
 
 
+def test_a_model_without_a_name_has_the_dns_label_of_its_catalogue_name():
+    entry = {**GOOD["models"][0], "model": "Acme-7B_v1.5"}
+    assert config.validate({**GOOD, "models": [entry]}).models[0].object_name == "acme-7b-v1-5"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

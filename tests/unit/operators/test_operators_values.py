@@ -115,9 +115,11 @@ def test_an_oci_chart_is_pulled_by_its_locked_digest(monkeypatch: pytest.MonkeyP
 
 
 def test_a_rehearsal_renders_its_bundled_chart_whatever_the_locked_digest():
-    with charts.chart(
-        f"oci://registry.k8s.io/nfd/charts/node-feature-discovery@sha256:{'1' * 64}", "", "0.18.3"
-    ) as folder:
+    reference = "oci://registry.k8s.io/nfd/charts/node-feature-discovery"
+    source = next(source for source in charts.sources() if source.reference == reference)
+    if not source.folder().is_dir():
+        pytest.skip(f"{source.folder()} is absent")
+    with charts.chart(f"{reference}@sha256:{'1' * 64}", "", "0.18.3") as folder:
         assert (folder / "Chart.yaml").is_file()
 
 

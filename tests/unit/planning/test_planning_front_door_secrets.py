@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from certificates_for_tests import certificate, private_key
 from llmd_base.errors import InvalidStack
+from llmd_oke.planning import front_door_secrets
 from llmd_oke.planning.front_door_secrets import Certificate, end_warning, read_secrets
 from llmd_oke.planning.plan import FrontDoorPlan
 from stack_files import plan
@@ -175,3 +176,11 @@ def test_a_wildcard_certificate_is_valid_for_hosts_of_its_domain():
 def test_a_missing_chain_or_private_key_of_a_front_door_certificate_is_reported():
     assert list(refused(TLS)) == ["llmd-oke:frontDoorCertificate.chain"]
     assert list(refused(TLS, frontDoorCertificate={"chain": pair()["chain"]})) == ["llmd-oke:frontDoorCertificate.key"]
+
+
+@pytest.mark.parametrize(
+    ("key", "bits"),
+    [("ac", 2), ("ab", 1), ("aa", 0), ("abacacbd", 10), ("acegaceg", 14)],
+)
+def test_characters_that_count_on_or_repeat_a_sequence_of_four_add_nothing_to_a_keys_entropy(key: str, bits: float):
+    assert front_door_secrets._chance_bits(key) == pytest.approx(bits)
