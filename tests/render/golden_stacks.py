@@ -204,7 +204,7 @@ CHOICES: dict[str, Change] = {
         ("PrefillDecodeUnit", "SmokeBenchmark"),
         {"model": "llama-3.3-70b-instruct-fp8-dynamic", "name": "gpt-oss-120b"},
     ),
-    "behind-a-gateway": Change(("PrefillDecodeUnit", "Router"), GATEWAY),
+    "behind-a-gateway": Change(("PrefillDecodeUnit", "Router", "SmokeBenchmark"), GATEWAY),
     "clients-with-keys": Change(
         ("StackFrontDoor", "ModelEndpoint", "Router"),
         {
@@ -237,6 +237,12 @@ CHOICES: dict[str, Change] = {
             loadBalancer={"subnetId": ocid("subnet"), "securityGroupIds": [ocid("networksecuritygroup")]},
         ),
         DOOR,
+    ),
+    "clients-with-tokens-of-a-key-set": Change(
+        ("StackFrontDoor",),
+        _door(authentication={"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}),
+        DOOR,
+        {"frontDoorKeySet": json.dumps({"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]})},
     ),
     "copies": Change(("FrontDoor", "SmokeBenchmark"), {"copies": 2}),
     "disaggregated-set": Change(
@@ -381,6 +387,16 @@ CHOICES: dict[str, Change] = {
     "tracing": Change(
         ("PrefillDecodeUnit", "Router"),
         {"stack": {"tracing": {"endpoint": "http://otel-collector:4317", "sampledShare": 0.25}}},
+    ),
+    "two-models": Change(
+        ("StackFrontDoor", "ModelEndpoint", "ServingNamespace"),
+        {
+            "stack": {
+                "frontDoor": {"uncheckedPods": "accepted", "hosts": {"agg.example.com": "gpt-agg"}},
+                "models": [model(), model("agg-tp1-4r", name="gpt-agg", engine={"maxModelLen": 8192})],
+            }
+        },
+        DOOR,
     ),
     "weights-from-object-storage": Change(
         ("ModelCache",),

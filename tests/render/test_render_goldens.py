@@ -102,6 +102,7 @@ def test_every_golden_file_belongs_to_a_component_or_a_stack_setting():
         *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED, ALL_OPTIONS)),
         *(f"{c}.diff" for c in (*CHOICES, *CREATED_CHOICES)),
         LEAST,
+        "jobs",
     }
     assert {path.stem for path in (GOLDEN / LEAST).iterdir()} == {*LEAST_ARGUMENTS}
 
@@ -177,8 +178,8 @@ def readable(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def content(name: str, text: str) -> Any:
     """A file of a ConfigMap. What the benchmark says of servers is held to their containers (`test_render_smoke`)."""
-    if name.endswith(".py"):
-        return "a program"
+    if name.endswith((".py", ".lock")):
+        return "a program" if name.endswith(".py") else "packages with their hashes"
     value: Any = json.loads(text) if text.startswith("{") else text
     if name == "request.json" and "topology" in value:
         for servers in value["topology"]["servers"]:

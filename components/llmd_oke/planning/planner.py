@@ -327,7 +327,7 @@ def _of_cluster(value: dict[str, Any], wrong: set[str]) -> dict[str, Any]:
         return {}
     parts = {key: value[key] for key in ("cluster", "systemPool", "gpuStack") if key in value and key not in wrong}
     pools: list[Any] = value.get("cpuPools", []) if "cpuPools" not in wrong else []
-    return {**parts, "cpuPools": [pool for i, pool in enumerate(pools) if f"cpuPools[{i}]" not in wrong]}
+    return {**parts, "cpuPools": _replaced(pools, "cpuPools", wrong, {}) if pools else []}
 
 
 def project_entries(plan: Plan) -> tuple[ProjectEntry, ...]:

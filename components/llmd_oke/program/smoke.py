@@ -166,8 +166,9 @@ def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
         return (RouterPart("service", "Kubernetes Service", "v1"),)
     release = plan.release
     parts = [RouterPart("endpoint-picker", _name(release.endpoint_picker.image), release.endpoint_picker.image.tag)]
-    if model.behind_gateway and plan.gateway is not None:
-        parts.append(RouterPart("gateway", plan.gateway.provider.name, "of the cluster"))
+    gateway = plan.gateway if model.behind_gateway else None
+    if gateway is not None:
+        parts.append(RouterPart("gateway", gateway.provider.name, "of the cluster"))
     else:
         parts.append(RouterPart("proxy", "Envoy", release.proxy.image.tag))
         parts.append(RouterPart("front-door", "Envoy", release.proxy.image.tag))

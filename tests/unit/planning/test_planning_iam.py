@@ -3,7 +3,7 @@ from created_stacks import refusals, validated
 from llmd_base.errors import KitError
 from llmd_oke.catalogue.cluster import policies
 from llmd_oke.planning.iam import Variables, groups_of, iam_needs, matching_rule, statements
-from stack_files import COMPARTMENT, created_pool, ocid
+from stack_files import COMPARTMENT, created_pool, model, ocid
 
 KEY = ocid("key")
 
@@ -293,3 +293,11 @@ def test_an_identity_domain_is_refused_with_classic_iam():
 def test_additional_iam_grants_are_refused_if_iam_resources_are_not_created():
     result = refusals(iam={"create": False, "dynamicGroups": {"nodes": ocid("dynamicgroup")}, "grants": ["ocir"]})
     assert set(result) == {"cluster.iam.dynamicGroups.nodes", "cluster.iam.grants"}
+
+
+@pytest.mark.parametrize(("exposure", "needed"), [("internal", True), ("cluster", False)])
+def test_a_created_gateway_needs_security_groups_only_for_its_load_balancer(exposure: str, needed: bool):
+    gateway = {"mode": "create", "provider": "istio", "exposure": exposure}
+    behind = [model("2p-tp1-2d-tp1", router={"mode": "gateway"})]
+    needs = needs_of(stack_changes={"gateway": gateway, "models": behind})
+    assert ("load-balancer-security-groups" in {*needs.cluster, *needs.nodes}) is needed

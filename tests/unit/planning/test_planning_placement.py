@@ -82,6 +82,14 @@ def test_servers_with_virtual_functions_are_placed_first():
     assert left == []
 
 
+@pytest.mark.parametrize(("free_gpus", "functions"), [(8, 0), (0, 8)])
+def test_pods_of_a_server_over_nodes_need_both_gpus_and_virtual_functions(free_gpus: int, functions: int):
+    other = tuple(PlacedServer("other", "aggregated", i, 1) for i in range(8 - free_gpus))
+    nodes = [PlacedNode("pool", i, 8, other, functions) for i in range(2)]
+    pods = [PlacedServer("unit", "decode", 0, 8, 8, nodes=2, node_rank=rank) for rank in range(2)]
+    assert place(pods, nodes) == (nodes, pods)
+
+
 def test_the_topology_of_llm_ds_guide_uses_all_gpus_of_two_nodes():
     result = plan(model("8p-tp1-2d-tp4"), nodes=2)
     assert [node.free_gpus for node in result.nodes] == [0, 0]

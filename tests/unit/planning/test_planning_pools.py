@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from created_stacks import created, refusals, validated
+from llmd_base.errors import InvalidStack
 from llmd_oke import catalogue, planning
 from llmd_oke.catalogue.cluster import availability_domains
 from llmd_oke.catalogue.operations import prices
@@ -193,6 +194,14 @@ def test_node_cycling_by_default_replaces_boot_volumes_or_surges_one_node(
 
 def test_gpu_nodes_are_refused_as_system_pool_because_they_are_tainted():
     assert "GPU nodes are tainted" in of_stack(systemPool={"shape": "BM.GPU.MI300X.8"})["systemPool.shape"]
+
+
+def test_a_cpu_pool_with_a_misspelt_key_hides_no_problem_of_another():
+    pools = [{"name": "a", "shape": "VM.Standard.E5.Flex", "sise": 1}, {"name": "b", "shape": "BM.GPU.MI300X.8"}]
+    with pytest.raises(InvalidStack) as refused:
+        planning.plan_object(created(stack_changes={"cpuPools": pools, "systemPool": {"shape": "BM.GPU.MI300X.8"}}))
+    paths = {problem.path for problem in refused.value.problems}
+    assert paths == {"cpuPools[0].sise", "cpuPools[1].shape", "systemPool.shape"}
 
 
 def test_pool_names_are_unique():
