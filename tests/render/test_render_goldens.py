@@ -101,8 +101,7 @@ def test_every_golden_file_belongs_to_a_component_or_a_stack_setting():
     assert {path.name for path in GOLDEN.iterdir()} == {
         *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED, ALL_OPTIONS)),
         *(f"{c}.diff" for c in (*CHOICES, *CREATED_CHOICES)),
-        LEAST,
-        "jobs",
+        *(LEAST, "jobs", "plans"),
     }
     assert {path.stem for path in (GOLDEN / LEAST).iterdir()} == {*LEAST_ARGUMENTS}
 

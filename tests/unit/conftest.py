@@ -51,7 +51,7 @@ def _texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
     def record_advice(*args: object, **kwargs: object) -> planning.Plan:
         made = plan(*args, **kwargs)
-        caused.update(f"{advice.path}: {advice.text}" for advice in made.advice)
+        caused.update(f"{advice.kind}: {advice.path}: {advice.text}" for advice in made.advice)
         return made
 
     monkeypatch.setattr(KitError, "__init__", record)

@@ -14,7 +14,7 @@ from llmd_oke.config.pools import SystemPoolConfig
 from llmd_oke.planning import placement
 from llmd_oke.planning.model_plan import PlacedNode, PlacedServer
 from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS, place, places_on_node
-from stack_files import model, plan
+from stack_files import existing_pool, model, plan
 
 NODES = st.lists(st.integers(0, 8), min_size=1, max_size=6).map(
     lambda functions: [PlacedNode("pool", i, 8, (), count) for i, count in enumerate(functions)]
@@ -156,6 +156,15 @@ def test_nodes_with_servers_of_mixed_sizes_lower_the_guaranteed_number_of_server
     assert placement.sure_room(15, 8, 0) == 1
     assert placement.sure_room(15, 8, 2) == 1
     assert placement.sure_room(14, 8, 2) == 0
+
+
+def test_servers_over_nodes_surge_in_one_pool_but_not_in_several_which_may_each_be_full():
+    wide = model("1p-tp1dp16ep-1d-tp1dp16ep")
+    apart = plan(wide, gpuPools=[existing_pool(name="a", size=8), existing_pool(name="b", size=8)])
+    surges = [
+        [role.rollout.max_surge for role in made.models[0].units[0].roles] for made in (plan(wide, nodes=16), apart)
+    ]
+    assert surges == [[1, 1], [0, 0]]
 
 
 def test_rollouts_replace_one_pod_on_full_nodes_and_surge_all_with_enough_gpus():
