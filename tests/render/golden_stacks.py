@@ -347,6 +347,11 @@ CHOICES: dict[str, Change] = {
     "precise-prefix": Change(
         ("PrefillDecodeUnit", "Router"), {"router": {"profile": "precise-prefix", "decider": "always"}}
     ),
+    "proxy-image": Change(
+        ("StackFrontDoor", "FrontDoor", "Router"),
+        {"stack": {**DOOR["stack"], "override": {"proxyImage": "docker.io/envoyproxy/envoy:distroless-v1.40.1"}}},
+        DOOR,
+    ),
     "registry-mirror": Change(
         ("PrefillDecodeUnit", "Router", "ServingNamespace", "ImagePull"),
         {"stack": {"registryMirror": {"prefix": "iad.ocir.io/ai/mirror", "pullSecret": "ocir"}}},
@@ -452,6 +457,11 @@ _COMPARTMENT = {"compartment_id": ocid("compartment")}
 
 LEAST_ARGUMENTS: dict[str, dict[str, Any]] = {
     "AggregatedUnit": {**_SERVED, "servers": _SERVERS},
+    "AggregatedUnit with a cache": {
+        **_SERVED,
+        "servers": _SERVERS,
+        "model_cache": {"path": "/mnt/nvme/models"},
+    },
     "Budget": {
         **_COMPARTMENT,
         "tenancy_id": ocid("tenancy"),

@@ -29,6 +29,7 @@ CLASSES: dict[str, Any] = {component.__name__: component for component in compon
 LINE = 100
 """About as wide as a mapping or list may be to stand in one line."""
 ALL_OPTIONS = "resource-options"
+ALL_OUTPUTS = "component-outputs"
 LEAST = "least-arguments"
 OPTIONS = (
     *("timeouts", "secret_inputs", "additional_secret_outputs", "deleted_with", "ignore_changes"),
@@ -82,13 +83,27 @@ def test_components_without_optional_arguments_differ_from_those_of_stacks_as_go
     arguments = LEAST_ARGUMENTS[name]
     alone = declared(lambda: CLASSES[component](arguments.get("model", component.lower()), arguments))
     text = difference(objects(of_stack, component), objects(alone, component))
-    assert recorded(GOLDEN / LEAST / f"{name}.diff", text, UPDATE) == text, ACCEPT
+    assert recorded(GOLDEN / LEAST / f"{name.replace(' ', '-')}.diff", text, UPDATE) == text, ACCEPT
 
 
 def test_options_of_all_resources_of_a_created_cluster_are_those_of_the_golden_file(rendered: Callable[..., Rendered]):
     """Timeouts, what replaces, deletes and protects a resource, and its secrets."""
     text = compact(options(rendered(CLUSTER)))
     assert recorded(GOLDEN / f"{ALL_OPTIONS}.yaml", text, UPDATE) == text, ACCEPT
+
+
+def test_components_register_the_outputs_that_the_golden_file_records(
+    varied: Callable[..., Rendered], rendered: Callable[..., Rendered]
+):
+    stacks = {name: varied(**choice) for name, choice in COMPONENTS.items()}
+    stacks |= {name: rendered(stack) for name, stack in CREATED.items()}
+    outputs = {
+        resource.type.removeprefix(COMPONENT): json.loads(without_hashes(json.dumps(dict(resource.outputs))))
+        for name, stack in stacks.items()
+        for resource in stack.of_type(f"{COMPONENT}{name}")
+    }
+    text = compact(outputs)
+    assert recorded(GOLDEN / f"{ALL_OUTPUTS}.yaml", text, UPDATE) == text, ACCEPT
 
 
 def test_every_object_of_a_stack_belongs_to_a_component_with_a_golden_file(stack: Rendered):
@@ -99,11 +114,11 @@ def test_every_object_of_a_stack_belongs_to_a_component_with_a_golden_file(stack
 
 def test_every_golden_file_belongs_to_a_component_or_a_stack_setting():
     assert {path.name for path in GOLDEN.iterdir()} == {
-        *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED, ALL_OPTIONS)),
+        *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED, ALL_OPTIONS, ALL_OUTPUTS)),
         *(f"{c}.diff" for c in (*CHOICES, *CREATED_CHOICES)),
         *(LEAST, "jobs", "plans"),
     }
-    assert {path.stem for path in (GOLDEN / LEAST).iterdir()} == {*LEAST_ARGUMENTS}
+    assert {path.stem.replace("-", " ") for path in (GOLDEN / LEAST).iterdir()} == {*LEAST_ARGUMENTS}
 
 
 def objects(rendered: Rendered, *components: str) -> dict[str, str]:
@@ -152,7 +167,7 @@ def plain(value: Any, names: Mapping[str, str]) -> Any:
 def without_hashes(text: str) -> str:
     """JSON without hashes of content: those in names, and those that labels, annotations and facts have."""
     named = re.sub(r"-(?:[0-9a-f]{8}|[0-9a-f]{10})(?![0-9a-f])", "", text)
-    return re.sub(r'((?:llmd-oke/[a-z-]+|config_hash)(?:=|": "))[0-9a-f]{8,16}(?!\w)', r"\1HASH", named)
+    return re.sub(r'((?:llmd-oke/[a-z-]+|config_hash|version)(?:=|": "))[0-9a-f]{8,16}(?!\w)', r"\1HASH", named)
 
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:

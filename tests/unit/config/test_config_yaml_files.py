@@ -7,7 +7,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.config.yaml_files import Loader, text_of
+from llmd_oke.config.yaml_files import Loader, number, text_of
 
 
 def read(text: str) -> object:
@@ -43,6 +43,20 @@ def test_yes_on_and_12_30_45_are_parsed_as_text_unlike_in_yaml_1_1(text: str) ->
 )
 def test_booleans_null_and_dates_are_parsed_as_in_yaml_1_1(text: str, value: object) -> None:
     assert read(f"a: {text}") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e20", 10**20),
+        ("1e21", 1e21),
+        ("999999999999999868928", 999999999999999868928),
+        ("1000000000000000000000", 1e21),
+    ],
+)
+def test_numbers_are_whole_up_to_the_size_at_which_pulumi_writes_an_exponent(text: str, value: float) -> None:
+    read = number(text)
+    assert (read, type(read)) == (value, type(value))
 
 
 def test_infinity_is_parsed_as_a_number() -> None:
