@@ -1,5 +1,6 @@
 """Stacks of the golden files: for each component one that has it, and choices of the stack file that change objects."""
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,10 +8,17 @@ from typing import Any
 
 from created_cluster import created, created_stack
 from llmd_oke.catalogue.cluster import image_names
-from stack_files import DOMAIN, StackObject, existing_cluster, existing_pool, model, ocid, stack
+from stack_files import DOMAIN, StackObject, existing_cluster, existing_pool, model, ocid, read, stack
 
 Choice = Mapping[str, Any]
 """What is other than in the rehearsal's stack: keys of its model, and by `stack` of itself."""
+
+
+def varied_stack(choice: Choice) -> StackObject:
+    """The rehearsal's stack with a choice."""
+    own = copy.deepcopy({**read("rehearsal"), **choice.get("stack", {})})
+    own["models"][0].update({key: value for key, value in choice.items() if key != "stack"})
+    return own
 
 
 BASELINE: Choice = {"topology": "agg-tp1-16r", "router": {"mode": "none"}}

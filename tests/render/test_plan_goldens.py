@@ -2,7 +2,6 @@
 change in it, with its costs, its start-up, its images and how these are copied to a registry.
 """
 
-import copy
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from golden_stacks import ADAPTED, CHOICES, CLUSTER, COMPONENTS, CREATED_CHOICES, Choice
+from golden_stacks import ADAPTED, CHOICES, CLUSTER, COMPONENTS, CREATED_CHOICES, varied_stack
 from llmd_oke import config, planning
 from llmd_oke.catalogue.conditions import Conditions
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
@@ -29,20 +28,13 @@ INPUTS = frozenset({"config", "model_config"})
 """Fields of plans with parts of the stack file."""
 
 
-def varied(choice: Choice) -> StackObject:
-    """The rehearsal's stack with a choice of the golden files."""
-    own = copy.deepcopy({**read("rehearsal"), **choice.get("stack", {})})
-    own["models"][0].update({key: value for key, value in choice.items() if key != "stack"})
-    return own
-
-
 REHEARSAL = read("rehearsal")
 CREATED = created_stack()
 WHOLE: dict[str, StackObject] = {"rehearsal": REHEARSAL, "created": CREATED, "created-with-everything": CLUSTER}
 CHANGED: dict[str, tuple[StackObject, StackObject]] = {
     "adapted": (REHEARSAL, ADAPTED),
-    **{name: (varied(change.base), varied(change.choice)) for name, change in CHOICES.items()},
-    **{name: (REHEARSAL, varied(COMPONENTS[name])) for name in ("Canary", "ModelMonitoring", "ModelScaling")},
+    **{name: (varied_stack(change.base), varied_stack(change.choice)) for name, change in CHOICES.items()},
+    **{name: (REHEARSAL, varied_stack(COMPONENTS[name])) for name in ("Canary", "ModelMonitoring", "ModelScaling")},
     **{name: (CREATED, changed) for name, (_, changed) in CREATED_CHOICES.items()},
 }
 

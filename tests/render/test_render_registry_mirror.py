@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from golden_stacks import CHOICES, COMPONENTS
+from golden_stacks import CHOICES, COMPONENTS, varied_stack
 from llmd_oke import planning
 from llmd_oke.catalogue import operators, release_names
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals
@@ -33,13 +33,6 @@ MIRROR = {"registryMirror": {"prefix": PREFIX, "pullSecret": "ocir"}}
 PODS = ("containers", "initContainers", "ephemeralContainers")
 ELSEWHERE = re.compile(rf"(?<!{re.escape(PREFIX)}/)\b(docker\.io|ghcr\.io|quay\.io|registry\.k8s\.io|gcr\.io)/")
 RELEASE = "kubernetes:helm.sh/v3:Release"
-
-
-def varied_stack(choice: Mapping[str, Any]) -> StackObject:
-    """The rehearsal's stack with a choice of the golden files."""
-    config = {**read("rehearsal"), **choice.get("stack", {})}
-    changes = {key: value for key, value in choice.items() if key != "stack"}
-    return {**config, "models": [{**config["models"][0], **changes}]}
 
 
 VARIANTS: dict[str, StackObject] = {
