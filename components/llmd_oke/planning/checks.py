@@ -193,10 +193,10 @@ def _evaluation_problems(config: StackConfig) -> Iterator[Problem]:
         if change is None:
             continue
         name = context.model.object_name
-        why = f"{change.what} changes answers ({change.path}), so that each update evaluates {name}"
+        why = f"{change.what} changes answers (set by {change.path}), so each update must evaluate {name}"
         least, floor = min_accuracy(context), _floor(context)
         if config.smoke.where == "none":
-            yield Problem("smoke.where", "none", "cluster, or client", why)
+            yield Problem("smoke.where", "none", "cluster, or client", f"{why}, which smoke.where: none prevents")
         if least is None or (floor is not None and least < floor):
             accepted = f"at least {floor:g}, the kit's floor, or nothing" if floor else "a share of right answers"
             yield Problem("smoke.thresholds.minAccuracy", least, accepted, why)
@@ -227,7 +227,7 @@ def _names(config: StackConfig) -> Iterator[Problem]:
         if taken := [name for name in objects if name in owners]:
             key = "model" if model.name is None else "name"
             why = f"models[{owners[taken[0]]}] has objects of the name {taken[0]} already"
-            yield Problem(f"models[{i}].{key}", model.name or model.model, "a name of its own (key name)", why)
+            yield Problem(f"models[{i}].{key}", model.name or model.model, f"models[{i}].name with another name", why)
         owners = {**dict.fromkeys(objects, i), **owners}
 
 
@@ -283,11 +283,12 @@ def _too_few_nodes(
     gpus = sum(server.gpus for server in all_servers)
     functions = sum(server.virtual_functions for server in all_servers)
     needs = f"{gpus} GPUs" + (f" and {functions} virtual functions" if functions else "")
-    has = f"{size * pool.shape.gpus} GPUs and {size * pool.shape.rdma.virtual_functions} virtual functions"
+    has = f"{size * pool.shape.gpus}"
+    has += f" GPUs and {size * pool.shape.rdma.virtual_functions} virtual functions" if functions else ""
     have = "1 node has" if size == 1 else f"{size} nodes have"
     homeless = len({(pod.unit, pod.role, pod.index) for pod in left})
-    find = "1 server finds" if homeless == 1 else f"{homeless} servers find"
-    why = f"the models need {needs}, {have} {has}; {find} no node with room"
+    left_over = "1 server has" if homeless == 1 else f"{homeless} servers have"
+    why = f"the models need {needs}, and {have} {has}; {left_over} no place"
     if len(known_pools) == 1:
         key = "scaling.maxSize" if pool.autoscaled else "size"
         return Problem(f"gpuPools[0].{key}", size, f"at least {enough}, or fewer or smaller servers", why)

@@ -41,7 +41,7 @@ def all2all_problems(context: PlannedModel) -> Iterator[Problem]:
         if backend is None:
             known = (release(each) for each in release_names())
             having = [each.name for each in known if each is not None and name in each.vllm.all2all]
-            accepted = " or ".join([*used.vllm.all2all, *([f"release: {' or '.join(having)}"] if having else [])])
+            accepted = ", ".join([*used.vllm.all2all, *([f"or release: {' or '.join(having)}"] if having else [])])
             found[path, accepted] = Problem(path, name, accepted, f"the kit knows of no {name} in {used.name}")
         elif not exchanges(context.parallelism(role)):
             why = f"ranks of {role} servers have no experts that others send tokens to"
@@ -103,7 +103,7 @@ def _of_backend(context: PlannedModel, role: Role, path: str, name: str, backend
     if share > most:
         why = f"{name} takes {backend.heap_gib} GiB of each GPU outside of vLLM's share"
         key = f"{context.path}.{engine.key_of('gpu_memory_utilization', role)}"
-        yield Problem(key, f"{share:g}", f"at most {most:g}", why)
+        yield Problem(key, share, f"at most {most:g}", why)
 
 
 def _largest_share(context: PlannedModel, backend: All2AllBackend) -> float:

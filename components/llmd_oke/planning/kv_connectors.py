@@ -15,6 +15,7 @@ from llmd_oke.planning.storage import is_pinned
 
 _HOST_MEMORY = "engine.kvCache.hostMemoryGib"
 _DISK = "engine.kvCache.diskGib"
+_HASH = "--prefix-caching-hash-algo"
 
 _INSTEAD: Mapping[Obstacle, str] = {
     "released-image": "override.vllmImage with it, or nixl",
@@ -58,7 +59,7 @@ def _hand_over(context: PlannedModel, connectors: KvConnector) -> Iterator[Probl
     if (way := connectors.hand_over.get(name)) is None:
         known = ((each, release(each)) for each in release_names())
         having = [each for each, other in known if other and name in other.vllm.kv_connector.hand_over]
-        accepted = " or ".join([*connectors.hand_over, *([f"release: {' or '.join(having)}"] if having else [])])
+        accepted = ", ".join([*connectors.hand_over, *([f"or release: {' or '.join(having)}"] if having else [])])
         yield Problem(path, name, accepted, f"the kit knows of no {name} in {context.stack.release}")
         return
     for obstacle, why in way.refused.items():
@@ -130,7 +131,7 @@ def _host_memory(context: PlannedModel, used: Release) -> Iterator[Problem]:
         why = "nobody has shown it of layers with linear attention, whose blocks vLLM aligns to their states"
         yield Problem(path, gib, "nothing", f"{why} (vllm/distributed/kv_transfer/kv_connector/v1/offloading)")
     else:
-        yield from _room(context, used.vllm.kv_connector, gib, path)
+        yield from _room(context, used.vllm.kv_connector, gib, path, gib)
 
 
 def _disk(context: PlannedModel, used: Release) -> Iterator[Problem]:
@@ -161,16 +162,33 @@ def _disk(context: PlannedModel, used: Release) -> Iterator[Problem]:
     if image is not None and "@sha256:" not in image:
         why = "files outlive servers, and another image of the same name would read them without a word"
         yield Problem(path, gib, "override.vllmImage with @sha256: and its digest, or nothing", why)
-    arguments = [*context.facts.arguments, *context.model.engine.extra_args]
-    given = argument_of(arguments, "--prefix-caching-hash-algo")
-    if given and given[1].startswith("xxhash") and "PYTHONHASHSEED" not in context.model.engine.env:
-        why = "with it names of files differ from server to server (vLLM 0.30, v1/core/kv_cache_utils.py)"
-        yield Problem(path, gib, "sha256, or engine.env.PYTHONHASHSEED", why)
+    yield from _file_names(context, gib, path)
 
 
-def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str, times: int = 1) -> Iterator[Problem]:
-    """Yield a problem if the servers of a full node don't have enough host memory for `times` KV caches of `gib` GiB
-    each.
+def _file_names(context: PlannedModel, gib: int, path: str) -> Iterator[Problem]:
+    """Yield a problem for a hash by which servers name equal files differently, at the argument if the stack file has
+    it, else at `path`, which has the files' size.
+    """
+    engine = context.model.engine
+    used = argument_of([*context.facts.arguments, *engine.extra_args], _HASH)
+    if not used or not used[1].startswith("xxhash") or "PYTHONHASHSEED" in engine.env:
+        return
+    value: object = gib
+    if own := engine.argument(_HASH):
+        path, value = f"{context.path}.engine.extraArgs[{own[0]}]", engine.extra_args[own[0]]
+    why = (
+        f"with the hash {used[1]}, servers name the same cache file differently and never find each other's"
+        " (vLLM 0.30, v1/core/kv_cache_utils.py)"
+    )
+    accepted = f"sha256; engine.env.PYTHONHASHSEED with one value for all servers; or no {_DISK}"
+    yield Problem(path, value, accepted, why)
+
+
+def _room(
+    context: PlannedModel, connectors: KvConnector, gib: float, path: str, value: object, times: int = 1
+) -> Iterator[Problem]:
+    """Yield a problem about the `value` at `path` if the servers of a full node don't have enough host memory for
+    `times` KV caches of `gib` GiB each.
     """
     shape = context.shape
     servers = context.model.topology.servers()
@@ -178,17 +196,23 @@ def _room(context: PlannedModel, connectors: KvConnector, gib: float, path: str,
     if gpus is None:  # another problem tells of a topology without such servers
         return
     room_gib = shape.memory_gib * USABLE_MEMORY - shape.gpus * shape.server_requests_per_gpu.memory_gib
-    most = int(room_gib / (shape.gpus / gpus) / connectors.offload_factor / times)
+    count, each_gib = shape.gpus / gpus, gib * times * connectors.offload_factor
+    most = int(room_gib / count / connectors.offload_factor / times)
     if connectors.max_offload_gib is not None and gib > connectors.max_offload_gib:
         why = f"servers with {connectors.max_offload_gib} GiB start, and with twice as many they end (vllm issue 52656)"
-        yield Problem(path, f"{gib:g}", f"at most {min(most, connectors.max_offload_gib)}", why)
+        yield Problem(path, value, f"at most {min(most, connectors.max_offload_gib)}", why)
     elif gib > most:
-        why = (
-            f"a node has {shape.memory_gib} GiB for servers of {shape.gpus} GPUs, and vLLM takes up to"
-            f" {connectors.offload_factor:g} times the size in pinned memory"
+        ranks = f" in each of {times} ranks" if times > 1 else ""
+        pinned = (
+            f", as vLLM may pin {connectors.offload_factor:g} times the size" if connectors.offload_factor > 1 else ""
         )
-        count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-        yield Problem(path, f"{gib:g}", f"at most {most} for servers with {count}", why)
+        why = (
+            f"a node of {shape.memory_gib} GiB has {int(room_gib)} GiB left beside its reserve and what its"
+            f" {'server requests' if count == 1 else f'{count:g} servers request'} anyway;"
+            f" {count:g} x {each_gib:g} GiB are {count * each_gib:g} GiB{pinned}{ranks}"
+        )
+        size = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        yield Problem(path, value, f"at most {most} for servers with {size}", why)
 
 
 def _arguments(context: PlannedModel, connectors: KvConnector) -> Iterator[Problem]:
@@ -221,10 +245,10 @@ def _arguments(context: PlannedModel, connectors: KvConnector) -> Iterator[Probl
         why = f"a pod's memory is planned by {known.partition(',')[0]} alone, and a pod that takes more is ended"
         yield Problem(f"{path}[{i}]", arguments[i], known, why)
     if connectors.offload_flag in given:
-        path = f"{path}[{places[connectors.offload_flag]}]"
+        path, argument = f"{path}[{places[connectors.offload_flag]}]", arguments[places[connectors.offload_flag]]
         if (size := connectors.offload_gib(arguments)) is None:
             why = f"{connectors.offload_flag} is the host memory of one server's KV cache"
-            yield Problem(path, connectors.offload_flag, "a size in GiB above 0", why)
+            yield Problem(path, argument, "a size in GiB above 0", why)
         else:
             ranks = max(context.parallelism(role).data_parallel_size_local for role in context.model.topology.servers())
-            yield from _room(context, connectors, size, path, ranks)  # each rank takes this size
+            yield from _room(context, connectors, size, path, argument, ranks)  # each rank takes this size

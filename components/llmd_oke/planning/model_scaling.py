@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from llmd_base.errors import Problem
-from llmd_bench.deployment import SHORT_FORMS
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.serving import scaling
@@ -56,14 +55,15 @@ def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Itera
 def _role(model: ModelConfig, role: Role, limits: ServersScaling, path: str) -> Iterator[Problem]:
     part = model.topology.servers().get(role)
     if part is None:
-        accepted = f"{', '.join(model.topology.servers())}, or a topology with {role} servers: {SHORT_FORMS}"
+        own = " or ".join(f"scaling.{other}" for other in model.topology.servers())
+        example = "agg-tp1-16r" if role == "aggregated" else "8p-tp1-4d-tp2"
+        accepted = f"{own}, or a topology with {role} servers, such as {example}"
         yield Problem(path, "given", accepted, f"{model.topology} has no {role} servers")
         return
+    why = f"the topology starts with {part.replicas} {role} {'server' if part.replicas == 1 else 'servers'}"
     if limits.min_replicas > part.replicas:
-        why = f"the topology starts with {part.replicas} {role} servers"
         yield Problem(f"{path}.minReplicas", limits.min_replicas, f"at most {part.replicas}", why)
     if limits.max_replicas < part.replicas:
-        why = f"the topology starts with {part.replicas} {role} servers"
         yield Problem(f"{path}.maxReplicas", limits.max_replicas, f"at least {part.replicas}", why)
     if not limits.thresholds():
         fields = (name for name in type(limits).model_fields if name not in {"min_replicas", "max_replicas"})

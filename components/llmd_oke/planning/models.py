@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from llmd_base.errors import Problem
@@ -23,7 +23,7 @@ from llmd_oke.catalogue.server_settings import QUICK_REDUCE_VARIABLE
 from llmd_oke.catalogue.serving import handshake
 from llmd_oke.config import ModelConfig, Role
 from llmd_oke.config.deprecated_keys import deprecated_keys
-from llmd_oke.config.engine import engine_settings, flag_of, flags_by_word, full_names
+from llmd_oke.config.engine import DEFAULT_ENGINE, engine_settings, flag_of, flags_by_word, full_names
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.planning.adapters import adapter_problems
 from llmd_oke.planning.expert_parallel import all2all_problems, balancing_problems
@@ -38,13 +38,14 @@ from llmd_oke.planning.over_nodes import (
     spread_over_nodes,
 )
 from llmd_oke.planning.placement import lacks_virtual_functions, virtual_functions
-from llmd_oke.planning.planned_model import PlannedModel, kv_cache_settings
+from llmd_oke.planning.planned_model import PlannedModel, kv_cache_settings, memory
 from llmd_oke.planning.rdma_adapters import rdma_adapter_problems
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
 from llmd_oke.planning.speculation import speculation_problems
 from llmd_oke.values import VALUES
 
 _KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
+_SET_BY_PULUMI = "`pulumi config set --secret llmd-oke:huggingFaceToken`"
 _LAYOUT = "VLLM_KV_CACHE_LAYOUT"
 
 _OWN_VARIABLES = {
@@ -143,7 +144,8 @@ def _roles(context: PlannedModel) -> Iterator[Problem]:
         frozenset({"decode"}): "decode servers alone would compute prompts too; that is an aggregated topology",
         frozenset(): "there are no servers",
     }.get(roles, "aggregated servers do not work together with prefill or decode servers")
-    yield Problem(f"{context.path}.topology", str(topology) or None, SHORT_FORMS, why)
+    given = topology.model_dump(by_alias=True, exclude_unset=True)
+    yield Problem(f"{context.path}.topology", given, SHORT_FORMS, why)
 
 
 def _without_experts(context: PlannedModel, role: Role) -> Iterator[Problem]:
@@ -157,7 +159,7 @@ def _without_experts(context: PlannedModel, role: Role) -> Iterator[Problem]:
         yield context.servers_problem(role, "dataParallelSize", ranks, accepted, why)
     if servers.expert_parallel:
         why = f"{name} has no experts"
-        yield context.servers_problem(role, "expertParallel", "true", "nothing", why)
+        yield context.servers_problem(role, "expertParallel", value=True, accepted="nothing", why=why)
 
 
 def _parallelism(context: PlannedModel, role: Role) -> Iterator[Problem]:
@@ -203,19 +205,39 @@ def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
     fit = context.memory(role, context.parallelism(role))
     if fit.sequences(context.max_model_len):
         return
-    ways = [_sizes(sizes)] if (sizes := fitting_sizes(context, role)) else []
-    workload = context.model.workload
+    share = context.model.engine.of_role(role).gpu_memory_utilization
+    key = context.model.engine.key_of("gpu_memory_utilization", role)
+    larger, sizes, workload = _sufficient_share(context, role), fitting_sizes(context, role), context.model.workload
+    ways = [f"{key} of at least {larger:g}"] if larger else []
+    if sizes:
+        ways.append(f"tensor parallel size {' or '.join(map(str, sizes))}")
+    elif larger and (narrower := _narrower(context.facts)):
+        ways.append(f"narrower weights{narrower}")
     if fit.key_value_tokens >= workload.input_tokens + workload.output_tokens:
         ways.append(f"engine.maxModelLen of at most {fit.key_value_tokens}")
     beside = f", {fit.adapters_gib:.1f} GiB of room for adapters" if fit.adapters_gib else ""
     beside += f", {fit.draft_gib:.1f} GiB of a draft" if fit.draft_gib else ""
+    left = "nothing for the KV cache"
+    if fit.key_value_gib > 0:
+        room = f"{fit.key_value_tokens} tokens where one sequence may have {context.max_model_len}"
+        left = f"{fit.key_value_gib:.1f} GiB for the KV cache, room for {room}"
     yield context.size_problem(
         role,
         ", or ".join(ways) or _room_needed(context, role),
-        f"{fit.weights_gib:.0f} GiB of weights{beside} and {fit.activation_gib:.0f} GiB of activations"
-        f" leave {max(0.0, fit.key_value_gib):.1f} GiB of {fit.gpu_gib:.0f} GiB for the KV cache, room for"
-        f" {fit.key_value_tokens} tokens where one sequence may have {context.max_model_len}",
+        f"vLLM may use {share * fit.gpu_gib:.0f} GiB of {fit.gpu_gib:.0f} GiB ({key} {share:g});"
+        f" {fit.weights_gib:.0f} GiB of weights{beside} and {fit.activation_gib:.0f} GiB of activations leave {left}",
     )
+
+
+def _sufficient_share(context: PlannedModel, role: Role) -> float | None:
+    """Return the smallest share of GPU memory, in hundredths up to the kit's default, with which a role's servers hold
+    one sequence of maximum length; None if none does.
+    """
+    engine, spread = context.model.engine.of_role(role), context.parallelism(role)
+    draft = context.facts.server_draft(engine.speculation)
+    shares = (hundredths / 100 for hundredths in range(1, round(DEFAULT_ENGINE.gpu_memory_utilization * 100) + 1))
+    fits = ((share, memory(context.facts, context.shape, spread, share, engine.adapters, draft)) for share in shares)
+    return next((share for share, fit in fits if fit.sequences(context.max_model_len)), None)
 
 
 def _room_needed(context: PlannedModel, role: Role) -> str:
@@ -311,9 +333,11 @@ def _lengths(context: PlannedModel) -> Iterator[Problem]:
     if total > context.max_model_len:
         yield Problem(
             f"{context.path}.workload",
-            f"{workload.input_tokens} + {workload.output_tokens}",
+            workload.model_dump(by_alias=True, exclude_unset=True),
             f"inputTokens + outputTokens of at most {context.max_model_len}",
-            f"{total} tokens are more than the maximum model length",
+            f"inputTokens {workload.input_tokens} and outputTokens {workload.output_tokens} are {total} tokens, above"
+            f" {'engine.maxModelLen' if length and length <= most else 'the context of the model'}"
+            f" ({context.max_model_len})",
         )
 
 
@@ -364,14 +388,15 @@ def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
     ):
         flag = flag_of(argument)
         if names := full_names(flag):
-            accepted = " or ".join(names) if len(names) <= _MAX_NAMES else "the whole name of one of vLLM's arguments"
-            why = "vLLM would take the shortened name for that argument, and the kit plans by whole names alone"
-            yield Problem(path, flag, accepted, why)
+            few = len(names) <= _MAX_NAMES
+            why = f"vLLM would read this as short for {' or '.join(names) if few else 'another argument'}"
+            accepted = _in_place_of(names) if few else "the full name of one of vLLM's arguments"
+            yield Problem(path, flag, accepted, f"{why}; the kit only understands full names")
         known = flags_by_word().get(flag)
         if facts and known and not facts.has_flag(known):
             accepted = f"nothing, or {known.since} or later" if known.since else f"nothing, or at most {known.until}"
             why = f"vLLM of {facts.name} has no {flag}, and ends where it is given"
-            yield Problem(path, flag, accepted, why)
+            yield Problem(path, argument, accepted, why)
         if flag == "--api-key":
             yield Problem(path, flag, "nothing", _KEYLESS)
         key = engine_settings().taken().get(flag)
@@ -379,6 +404,15 @@ def _extra_arguments(context: PlannedModel) -> Iterator[Problem]:
             moved = any(entry.argument == flag and entry.replacement for entry in deprecated_keys())
             remedy = "; `llmd-oke migrate --write` puts it there" if moved else ""
             yield Problem(path, argument, key, f"{flag} would contradict what was planned{remedy}")
+
+
+def _in_place_of(flags: Sequence[str]) -> str:
+    """Return what is accepted in place of a shortened name of one of these flags: the flags that users may give, and
+    what the refusals of the others accept, which may be nothing.
+    """
+    refused = {"--api-key": "nothing", **engine_settings().taken()}
+    ways = list(dict.fromkeys(refused.get(flag, flag) for flag in flags))
+    return ", or ".join([way for way in ways if not way.startswith("nothing")] or ways)
 
 
 def _settings_of_roles(context: PlannedModel) -> Iterator[Problem]:
@@ -501,7 +535,8 @@ def _refused_variables(variables: Mapping[str, str], path: str) -> Iterator[Prob
     for name in variables:
         if name not in _OWN_VARIABLES and _SECRET_VARIABLE.search(name.upper()):
             of_hugging_face = name in {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
-            accepted = "`pulumi config set --secret llmd-oke:huggingFaceToken`" if of_hugging_face else "no secret"
+            others = f"nothing: the only secret that servers get is Hugging Face's token, by {_SET_BY_PULUMI}"
+            accepted = _SET_BY_PULUMI if of_hugging_face else others
             why = "a secret would stand in plain text in the stack file, its state and every pod"
             yield Problem(f"{path}.{name}", "given", accepted, why)
     level = variables.get(QUICK_REDUCE_VARIABLE, "NONE")
@@ -541,7 +576,8 @@ def _changed_backend(context: PlannedModel, base: AttentionBackend, started: KvC
         path = "override.attentionBackend" if named else "override.vllmImage"
         yield AnswerChange(f"{context.path}.engine.extraArgs[{i}]" if argument else path, f"attention backend {used}")
     elif used in base.evaluated_by_updates:
-        yield AnswerChange("release", f"attention backend {used}, which nobody is known to have evaluated with it,")
+        unknown = f"for which no published evaluation of {context.facts.name} is known"
+        yield AnswerChange("release", f"attention backend {used}, {unknown},")
 
 
 def _sizes(sizes: list[int]) -> str:

@@ -34,18 +34,20 @@ def over_nodes_problem(context: PlannedModel, role: Role) -> Problem | None:
     if ranks == 1 or spread.gpus <= shape.gpus or spread_over_nodes(context, role, size) is not None:
         return None
     in_node = shape.gpus // size
-    why = f"a node has {shape.gpus} GPUs, and {ranks} ranks of {size} take {spread.gpus}"
+    each = "1 GPU" if size == 1 else f"{size} GPUs"
+    why = f"{ranks} ranks of {each} each need {spread.gpus} GPUs, a node has {shape.gpus}, and"
     if _facts(context) is None:
-        accepted = f"at most {in_node}" if in_node else "1"
         release = used_release(context.stack)
         name = context.stack.release if release is None else release.name
-        why += f", on several nodes, which the kit doesn't know how {name} serves"
+        able = " or ".join(name for name in release_names() if (item := known(name)) and item.vllm.over_nodes)
+        accepted = f"at most {max(1, in_node)} ranks, or release: {able}"
+        why += f" the kit can't spread a server over nodes with {name}"
     elif not in_node or shape.gpus % size:
-        accepted, why = str(max(1, in_node)), f"{why}: a rank can't span nodes"
+        accepted, why = str(max(1, in_node)), f"{why} a rank can't span nodes"
     else:
         fewer = ranks // in_node * in_node
         accepted = f"at most {in_node}, or all ranks of whole nodes, such as {fewer} or {fewer + in_node}"
-        why += ": servers that span nodes have all of their GPUs"
+        why += " servers that span nodes have all of their GPUs"
     return context.servers_problem(role, "dataParallelSize", ranks, accepted, why)
 
 
@@ -64,9 +66,8 @@ def over_nodes_problems(context: PlannedModel) -> Iterator[Problem]:
             why = f"{role} servers span nodes, and nobody has shown that KEDA scales groups of pods by vLLM's counters"
             yield Problem(f"{context.path}.scaling.{role}", "given", "nothing", why)
     if not context.model.object_name[0].isalpha():
-        name = context.model.object_name
         why = f"a LeaderWorkerSet's name begins with a letter ({DNS_LABEL_FORM})"
-        yield Problem(f"{context.path}.name", name, "a name that begins with a letter", why)
+        yield Problem(f"{context.path}.name", context.model.name, "a name that begins with a letter", why)
 
 
 LONGEST_STATEFUL_SET = 52
@@ -86,12 +87,12 @@ def disaggregated_set_problems(context: PlannedModel) -> Iterator[Problem]:
     if not model.disaggregated_set:
         return
     if release is not None and release.disaggregated_sets is None:
-        others = ", ".join(item.name for name in release_names() if (item := known(name)) and item.disaggregated_sets)
-        yield Problem(path, "true", "false", f"{release.name} doesn't have it: {others} does")
+        having = [item.name for name in release_names() if (item := known(name)) and item.disaggregated_sets]
+        accepted = f"false, or release: {' or '.join(having)}"
+        yield Problem(path, value=True, accepted=accepted, why=f"{release.name} has no DisaggregatedSets")
     if not model.topology.disaggregated:
-        yield Problem(
-            path, "true", "false", "it is of prefill and decode servers, and the topology has aggregated ones"
-        )
+        why = "a DisaggregatedSet has prefill and decode servers, and the topology has aggregated ones"
+        yield Problem(path, value=True, accepted="false", why=why)
         return
     if model.scaling is not None:
         why = "KEDA scales Deployments, and the servers are roles of a DisaggregatedSet"
@@ -101,8 +102,8 @@ def disaggregated_set_problems(context: PlannedModel) -> Iterator[Problem]:
     if (excess := len(longest) - LONGEST_STATEFUL_SET) > 0:
         accepted = f"a name of at most {len(model.object_name) - excess} characters"
         why = (
-            f"{role} servers would have a StatefulSet with a name like {longest}, {excess} characters too long for a"
-            " label of its pods"
+            f"{role} servers would have a StatefulSet with a name like {longest}, {excess}"
+            f" {'character' if excess == 1 else 'characters'} too long for a label of its pods"
         )
         yield Problem(f"{context.path}.name", model.name, accepted, why)
 

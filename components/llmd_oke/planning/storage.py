@@ -1,6 +1,7 @@
 """Checks and plan of the model cache of a stack, and of the disk space of pods."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -65,10 +66,10 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
             "without a cache there is nothing to fill",
         )
     models = {model.model for model in config.models}
-    for name in config.storage.prewarm.revisions:
+    for name, commit in config.storage.prewarm.revisions.items():
         if name not in models:
             accepted = "one of " + ", ".join(sorted(models))
-            yield Problem(f"storage.prewarm.revisions.{name}", name, accepted, "the stack has no such model")
+            yield Problem(f"storage.prewarm.revisions.{name}", commit, accepted, "the stack has no such model")
     yield from _way_of_weights(config)
     if isinstance(cache, NodeDisk | Lustre) and not is_prewarmed(config):
         for i, model in enumerate(config.models):
@@ -188,9 +189,15 @@ def pod_disk_problems(config: StackConfig, nodes: Sequence[PlacedNode]) -> Itera
         needed = max((sum(of_unit.get(server.unit, 0) for server in node.servers) for node in of_pool), default=0)
         room = pod_disk_gib(pool) - (cached if pool.nvme != "none" else 0.0)
         if pool.pool_id is None and needed > room:
-            key, value = ("bootVolumeGib", pool.boot_volume_gib) if pool.nvme == "none" else ("nvme", pool.nvme)
+            ways = ["a storage.modelCache"] if _own_weights(config) else ["fewer servers on a node"]
+            key, value = "nvme", pool.nvme
+            if pool.nvme == "none":
+                key, value = "bootVolumeGib", pool.boot_volume_gib
+                ways.insert(0, f"at least {math.ceil(needed / POD_SHARE)}")
+            elif pod_disk_gib(pool.model_copy(update={"nvme": "raid-0"})) - cached >= needed:
+                ways.insert(0, "raid-0")
             why = f"the servers of one node may write {needed} GiB, its disks have {room:.0f} GiB for pods"
-            yield Problem(f"gpuPools[{i}].{key}", value, "more room, or a storage.modelCache", why)
+            yield Problem(f"gpuPools[{i}].{key}", value, ", or ".join(ways), why)
 
 
 def pod_disk_advice(plan: Plan) -> Iterator[Advice]:
@@ -206,10 +213,10 @@ def pod_disk_advice(plan: Plan) -> Iterator[Advice]:
         if not fullest:
             continue
         parts = " + ".join(f"{fullest.count(gib)} x {gib} GiB" for gib in sorted(set(fullest), reverse=True))
-        cure = "; a storage.modelCache keeps weights out of pods" if _own_weights(plan.config) else ""
+        cure = ". storage.modelCache keeps weights out of pods" if _own_weights(plan.config) else ""
         text = (
-            f"the servers of one node ask for {sum(fullest)} GiB of its disk ({parts}): pods stay pending where nodes,"
-            f" which are there already, have less ephemeral-storage to give{cure}"
+            f"servers need {sum(fullest)} GiB of disk on one node ({parts}); if these existing nodes have less free"
+            f" ephemeral-storage, pods stay Pending (kubectl describe node shows it){cure}"
         )
         yield Advice(f"gpuPools[{i}]", text)
 
@@ -375,6 +382,9 @@ def _room_for_files(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
     for i, model in enumerate(config.models if files > room else ()):
         if gib := model.engine.kv_cache.disk_gib:
             why = f"the disks of a node have {room} GiB for it beside {weights:.0f} GiB of weights and what pods write"
+            if room < 0:
+                taken = f"the weights ({weights:.0f} GiB) and what pods write"
+                why = f"{taken} fill a node's disks already ({-room} GiB too little)"
             accepted = f"at most {room} for all models together" if room > 0 else "nothing"
             yield Problem(f"models[{i}].engine.kvCache.diskGib", gib, accepted, why)
 

@@ -88,7 +88,7 @@ def test_models_whose_names_differ_only_by_case_are_refused_together(project: Pa
     models = [model("1p-tp8-1d-tp8", model=name) for name in names]
     write(project, "s", stack(*models))
     (problem,) = check(project)["problems"]
-    assert (problem["path"], problem["accepted"]) == ("models[1].model", "a name of its own (key name)")
+    assert (problem["path"], problem["accepted"]) == ("models[1].model", "models[1].name with another name")
     assert problem["why"] == "models[0] has objects of the name support-8b already"
     write(project, "s", stack(models[0], {**models[1], "name": "smaller"}))
     assert check(project)["ok"]

@@ -23,8 +23,8 @@ def test_check_reports_only_disk_space_and_known_limits_for_a_well_sized_stack()
     of_release = {("models[0]", "vLLM v0.26.0"), ("models[0]", "endpoint picker v0.10.0")}
     assert {item for item in limits if item[0] != "cluster"} == of_release
     assert [item.text for item in text if item.path == "gpuPools[0]"] == [
-        "the servers of one node ask for 80 GiB of its disk (8 x 10 GiB): pods stay pending where nodes,"
-        " which are there already, have less ephemeral-storage to give"
+        "servers need 80 GiB of disk on one node (8 x 10 GiB); if these existing nodes have less free"
+        " ephemeral-storage, pods stay Pending (kubectl describe node shows it)"
     ]
 
 
@@ -63,8 +63,8 @@ def test_check_says_that_neither_cni_of_oke_enforces_network_policies(cni: str):
 
 def test_check_reports_the_disk_space_that_the_fullest_existing_node_needs():
     text = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
-    assert "592 GiB of its disk (8 x 74 GiB)" in text
-    assert text.endswith("a storage.modelCache keeps weights out of pods")
+    assert "592 GiB of disk on one node (8 x 74 GiB)" in text
+    assert text.endswith(" storage.modelCache keeps weights out of pods")
     result = created()
     assert "gpuPools[0]" not in advice(*result.pop("models"), **result)
 

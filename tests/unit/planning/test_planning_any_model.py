@@ -75,6 +75,10 @@ def test_a_model_that_fits_no_node_is_refused_with_what_it_needs(monkeypatch: py
     assert "2500 GiB of weights" in problem.why
     assert "a node with 8 GPUs of at least" in problem.accepted
     assert "of MI300X it takes 16 GPUs on 2 nodes" in problem.accepted
+    least = model("agg-tp8-1r", model="deepseek-r1", workload=WORKLOAD, engine={"gpuMemoryUtilization": 0.01})
+    (problem,) = problems(least)
+    assert problem.accepted.startswith("for aggregated: narrower weights, or a node with 8 GPUs of at least ")
+    assert "MI300X" not in problem.accepted
 
 
 def test_models_with_latent_attention_get_the_mla_attention_backend():

@@ -34,8 +34,10 @@ def made(topology: str, nodes: int) -> Plan:
 
 
 def test_a_release_without_disaggregatedsets_refuses_them_and_names_those_with():
-    why = found(asked(), release="llm-d-0.9.0")["models[0].disaggregatedSet"]
-    assert why == "llm-d-0.9.0 doesn't have it: llm-d-0.10.0 does"
+    (problem,) = problems(asked(), nodes=9, release="llm-d-0.9.0")
+    assert (problem.path, problem.value) == ("models[0].disaggregatedSet", True)
+    assert problem.why == "llm-d-0.9.0 has no DisaggregatedSets"
+    assert problem.accepted == "false, or release: llm-d-0.10.0"
 
 
 def test_aggregated_servers_are_no_roles_of_a_disaggregatedset():
@@ -56,7 +58,7 @@ def test_names_too_long_for_pods_of_a_disaggregatedset_are_refused(length: int, 
     if fits:
         assert plan(named, **RELEASE).models[0].disaggregated_set
     else:
-        assert "1 characters too long" in found(named)["models[0].name"]
+        assert "1 character too long" in found(named)["models[0].name"]
 
 
 @pytest.mark.parametrize(("length", "fits"), [(24, True), (25, False)])

@@ -56,6 +56,9 @@ def test_hostmemorygib_is_limited_to_what_fits_if_servers_fill_a_node(topology: 
     problem = only(topology, hostMemoryGib=most + 1)
     assert problem.path == "models[0].engine.kvCache.hostMemoryGib"
     assert problem.accepted == f"at most {most} for servers with 1 GPU"
+    assert problem.value == most + 1
+    assert "has 921 GiB left" in problem.why
+    assert "8 x 116 GiB are 928 GiB" in problem.why
 
 
 def test_host_memory_for_kv_cache_that_makes_vllm_exit_is_refused_with_source():
@@ -110,7 +113,7 @@ def test_a_kv_transfer_connector_is_refused_for_aggregated_servers():
 @pytest.mark.parametrize("connector", ["mori-io", "mooncake"])
 def test_the_error_for_a_release_without_a_kv_connector_lists_the_releases_with_it(connector: str):
     problem = only("1p-tp2-1d-tp2", release="llm-d-0.9.0", connector=connector)
-    assert problem.accepted == f"nixl or release: {NEWEST}"
+    assert problem.accepted == f"nixl, or release: {NEWEST}"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +223,9 @@ def test_diskgib_is_limited_to_four_fifths_of_the_nodes_disks_beside_the_weights
     problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=most + 1, stack=ON_DISKS)
     assert (problem.value, problem.accepted) == (most + 1, f"at most {most} for all models together")
     weights = {"storage": {"modelCache": {"kind": "node-disk", "capacityGib": 14_000}}}
-    assert only("agg-tp2-1r", hostMemoryGib=8, diskGib=1, stack=weights).accepted == "nothing"
+    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=1, stack=weights)
+    assert problem.accepted == "nothing"
+    assert "fill a node's disks already (2555 GiB too little)" in problem.why
 
 
 def test_diskgib_is_limited_to_all_disks_of_nodes_whose_file_system_is_unknown():
@@ -242,10 +247,23 @@ def test_diskgib_is_refused_where_names_of_files_differ_from_server_to_server():
     given = document("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=ON_DISKS)
     engine = given["models"][0]["engine"]
     engine["extraArgs"] = ["--prefix-caching-hash-algo=xxhash_cbor"]
-    with pytest.raises(InvalidStack, match=r"sha256, or engine\.env\.PYTHONHASHSEED"):
+    with pytest.raises(InvalidStack) as refused:
         planning.plan_object(given)
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.value) == ("models[0].engine.extraArgs[0]", engine["extraArgs"][0])
+    assert problem.accepted.startswith("sha256; engine.env.PYTHONHASHSEED with one value for all servers; ")
     engine["env"] = {"PYTHONHASHSEED": "42"}
     planning.plan_object(given)
+
+
+def test_a_catalogue_entrys_hash_that_names_files_differently_is_refused_at_diskgib(monkeypatch: pytest.MonkeyPatch):
+    known = catalogue.model("qwen3-32b")
+    assert known is not None
+    hashing = known.model_copy(update={"arguments": ("--prefix-caching-hash-algo=xxhash_cbor",)})
+    monkeypatch.setattr(catalogue, "model", lambda _: hashing)
+    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=ON_DISKS)
+    assert (problem.path, problem.value) == ("models[0].engine.kvCache.diskGib", 100)
+    assert "with the hash xxhash_cbor" in problem.why
 
 
 def test_a_revision_without_pre_warming_pins_no_weights():

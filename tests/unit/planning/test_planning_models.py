@@ -10,7 +10,7 @@ from llmd_oke.catalogue.models import LatentAttention, key_value_copies
 from llmd_oke.catalogue.serving import handshake, repositories
 from llmd_oke.config.engine import engine_settings, flags_by_word
 from llmd_oke.planning.planned_model import memory
-from stack_files import existing_pool, model, plan, problems
+from stack_files import StackObject, existing_pool, model, plan, problems
 
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
@@ -103,7 +103,10 @@ def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_figures():
     assert "68 GiB of weights" in problem.why
     assert "6 GiB of activations" in problem.why
     assert "131072" in problem.why
-    assert problem.accepted == "for aggregated: one of 2, 4, 8, or engine.maxModelLen of at most 9764"
+    assert "vLLM may use 77 GiB of 192 GiB (engine.gpuMemoryUtilization 0.4)" in problem.why
+    larger = "engine.gpuMemoryUtilization of at least 0.6"
+    size = "tensor parallel size 2 or 4 or 8"
+    assert problem.accepted == f"for aggregated: {larger}, or {size}, or engine.maxModelLen of at most 9764"
     assert plan(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4, "maxModelLen": 9764}))
 
 
@@ -113,14 +116,24 @@ def test_a_maxmodellen_below_the_workloads_requests_is_never_suggested():
     assert "maxModelLen" not in problem.accepted
 
 
-def test_without_a_sufficient_tensor_parallel_size_narrower_weights_are_suggested():
-    problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.01}))
-    assert problem.accepted.startswith("for aggregated: narrower weights, or a node with 8 GPUs of at least ")
+@pytest.mark.parametrize("role", ["", "aggregated"])
+def test_the_least_sufficient_gpumemoryutilization_is_suggested_at_its_key(role: str):
+    def given(share: float) -> StackObject:
+        engine: dict[str, Any] = {"gpuMemoryUtilization": share}
+        return model("agg-tp1-1r", model=LLAMA, engine={role: engine} if role else engine)
+
+    problem = only(given(0.01))
+    key = f"engine.{role}.gpuMemoryUtilization" if role else "engine.gpuMemoryUtilization"
+    assert "leave nothing for the KV cache" in problem.why
+    assert problem.accepted == f"for aggregated: {key} of at least 0.6"
+    assert only(given(0.59)).accepted.startswith(f"for aggregated: {key} of at least 0.6, or ")
+    assert plan(given(0.6))
 
 
 def test_a_model_that_fits_no_node_is_refused_with_quantized_alternatives():
     problem = only(model("agg-tp8-1r", model="qwen3-coder-480b-a35b-instruct", engine={"gpuMemoryUtilization": 0.4}))
-    assert "narrower weights (model: qwen3-coder-480b-a35b-instruct-fp8), or a node" in problem.accepted
+    assert problem.accepted.startswith("for aggregated: engine.gpuMemoryUtilization of at least 0.")
+    assert problem.accepted.endswith(", or narrower weights (model: qwen3-coder-480b-a35b-instruct-fp8)")
 
 
 @pytest.mark.parametrize(("extra", "refused"), [(0, False), (1, True)])
@@ -129,6 +142,9 @@ def test_a_workload_of_exactly_maxmodellen_tokens_is_accepted_and_no_longer_one(
     result = problems(model(workload=workload, engine={"maxModelLen": 8192}))
     assert [problem.path for problem in result] == (["models[0].workload"] if refused else [])
     assert all("at most 8192" in problem.accepted for problem in result)
+    sizes = {"inputTokens": 8000, "outputTokens": 193}
+    why = "inputTokens 8000 and outputTokens 193 are 8193 tokens, above engine.maxModelLen (8192)"
+    assert all((problem.value, problem.why) == (sizes, why) for problem in result)
 
 
 def test_a_maxmodellen_above_the_models_context_is_refused_with_one_problem():
@@ -170,13 +186,32 @@ def test_an_abbreviated_vllm_argument_is_refused_with_its_whole_name(flag: str, 
     argument = written.format(flag[:-1].replace("-", "_").replace("__", "--", 1))
     problem = only(model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", argument, "1"]}))
     assert problem.path == "models[0].engine.extraArgs[1]"
-    assert flag in problem.accepted.split(" or ")
+    assert flag in problem.why.partition("short for ")[2].partition(";")[0].split(" or ")
+    assert flag in problem.accepted.split(", or ") or flag in {"--api-key", *engine_settings().taken()}
 
 
-@pytest.mark.parametrize("argument", ["--", "-", "--kv", "-t=2"])
+@pytest.mark.parametrize(
+    ("argument", "accepted"),
+    [
+        ("--block-siz=64", "engine.blockSize"),
+        ("-t=2", "topology"),
+        ("--enable-lor", "engine.adapters"),
+        ("--api-ke=secret", "nothing"),
+        ("--hos=::", "nothing: the kit sets it"),
+        ("--confi=a", "engine, and its extraArgs, or --config-format"),
+        ("--data-parallel-siz=2", "topology"),
+    ],
+)
+def test_an_abbreviated_vllm_argument_is_refused_with_the_key_of_its_whole_name(argument: str, accepted: str):
+    problem = only(model("agg-tp1-1r", engine={"extraArgs": [argument]}))
+    assert problem.accepted == accepted
+    assert "secret" not in str(problem)
+
+
+@pytest.mark.parametrize("argument", ["--", "-", "--kv"])
 def test_an_ambiguous_abbreviated_vllm_argument_is_refused(argument: str):
     problem = only(model("agg-tp1-1r", engine={"extraArgs": [argument]}))
-    assert "vLLM would take the shortened name" in problem.why
+    assert "vLLM would read this as short for another argument" in problem.why
 
 
 @pytest.mark.parametrize("argument", ["--tokenizer=/a", "--no-enable-prefix-caching", "-q=fp8", "--of-a-later-vllm"])
@@ -397,13 +432,19 @@ def test_the_nhd_kv_cache_layout_is_refused_if_prefill_and_decode_sizes_differ()
     assert problems(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "HND"}})) == []
 
 
+NO_SECRET = (
+    "nothing: the only secret that servers get is Hugging Face's token, by `pulumi config set --secret"
+    " llmd-oke:huggingFaceToken`"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "accepted"),
     [
         ("HF_TOKEN", "`pulumi config set --secret llmd-oke:huggingFaceToken`"),
         ("HUGGING_FACE_HUB_TOKEN", "`pulumi config set --secret llmd-oke:huggingFaceToken`"),
-        ("AWS_SECRET_ACCESS_KEY", "no secret"),
-        ("proxy_password", "no secret"),
+        ("AWS_SECRET_ACCESS_KEY", NO_SECRET),
+        ("proxy_password", NO_SECRET),
     ],
 )
 def test_a_secret_in_environment_variables_is_refused_without_showing_it(name: str, accepted: str):

@@ -70,7 +70,7 @@ def test_servers_that_span_more_nodes_than_exist_are_refused():
     ((path, accepted, why),) = problems("agg-tp1dp16ep-3r")
     assert path == "gpuPools[0].size"
     assert accepted.startswith("at least 6")
-    assert "1 server finds no node" in why
+    assert "1 server has no place" in why
 
 
 def test_servers_that_span_nodes_require_rdma():
@@ -82,7 +82,7 @@ def test_a_release_without_support_for_servers_over_nodes_refuses_them():
     ((path, accepted, why),) = problems("agg-tp1dp16ep-1r", release="llm-d-0.7.0")
     assert path == "models[0].topology"
     assert "at most 8" in accepted
-    assert "the kit doesn't know how llm-d-0.7.0 serves" in why
+    assert "the kit can't spread a server over nodes with llm-d-0.7.0" in why
 
 
 def test_autoscaling_of_servers_that_span_nodes_is_refused():

@@ -265,23 +265,25 @@ def test_a_stack_may_request_an_evaluation_that_is_not_needed():
 
 
 @pytest.mark.parametrize(
-    ("smoke", "path", "accepted"),
+    ("smoke", "path", "accepted", "prevented"),
     [
-        ({"where": "none"}, "smoke.where", "cluster, or client"),
+        ({"where": "none"}, "smoke.where", "cluster, or client", ", which smoke.where: none prevents"),
         (
             {"thresholds": {"minAccuracy": 0.9}},
             "smoke.thresholds.minAccuracy",
             "at least 0.95, the kit's floor, or nothing",
+            "",
         ),
     ],
 )
 def test_settings_that_change_answers_are_refused_if_accuracy_evaluation_is_off(
-    smoke: dict[str, object], path: str, accepted: str
+    smoke: dict[str, object], path: str, accepted: str, prevented: str
 ):
     (problem,) = problems(model(EQUAL), override={"quickReduce": "INT4"}, smoke=smoke)
     assert (problem.path, problem.accepted) == (path, accepted)
     assert problem.why == (
-        "INT4 in all-reduce changes answers (override.quickReduce), so that each update evaluates gpt-oss-120b"
+        "INT4 in all-reduce changes answers (set by override.quickReduce), so each update must evaluate gpt-oss-120b"
+        f"{prevented}"
     )
     assert problems(model(EQUAL), smoke=smoke) == []
 

@@ -52,4 +52,4 @@ def test_a_new_server_version_starts_beside_the_old_if_all_models_leave_room(thr
 )
 def test_two_model_entries_that_give_objects_equal_names_are_refused(models: list[StackObject], path: str, value: str):
     (problem,) = problems(*models)
-    assert (problem.path, problem.value, problem.accepted) == (path, value, "a name of its own (key name)")
+    assert (problem.path, problem.value, problem.accepted) == (path, value, "models[1].name with another name")

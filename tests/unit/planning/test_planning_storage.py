@@ -232,7 +232,9 @@ def test_servers_files_must_fit_the_boot_volume_if_local_disks_are_unused():
         "the servers of one node may write 592 GiB, its disks have 461 GiB for pods"
         in small["gpuPools[0].bootVolumeGib"]
     )
-    assert refusals(created_pool(nvme="none", bootVolumeGib=1024)) == refusals(created_pool()) == {}
+    assert "(accepted: at least 658, or a storage.modelCache)" in small["gpuPools[0].bootVolumeGib"]
+    assert "gpuPools[0].bootVolumeGib" in refusals(created_pool(nvme="none", bootVolumeGib=657))
+    assert refusals(created_pool(nvme="none", bootVolumeGib=658)) == refusals(created_pool()) == {}
 
 
 def test_local_disks_with_room_for_weights_and_servers_files_are_accepted():
@@ -243,4 +245,8 @@ def test_local_disks_with_room_for_weights_and_servers_files_are_accepted():
 def test_local_disks_too_small_for_pods_are_reported_at_the_pools_nvme_key(monkeypatch: pytest.MonkeyPatch):
     """No node of the catalogue has disks so small."""
     monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 500)
-    assert "its disks have 450 GiB for pods" in refusals(created_pool())["gpuPools[0].nvme"]
+    small = refusals(created_pool())["gpuPools[0].nvme"]
+    assert "its disks have 450 GiB for pods (accepted: a storage.modelCache)" in small
+    sizes = {"raid-10": 500, "raid-0": 1000}
+    monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda pool: sizes[pool.nvme])
+    assert "(accepted: raid-0, or a storage.modelCache)" in refusals(created_pool())["gpuPools[0].nvme"]
