@@ -146,6 +146,10 @@ CREATED_CHOICES: dict[str, tuple[tuple[str, ...], StackObject]] = {
         ("GpuPool", "NodeGate"),
         created(pool={"launch": "compute-cluster-instances", "size": 2}, models=[model("2p-tp1-2d-tp2")]),
     ),
+    "existing-pool": (
+        ("Storage", "GpuPool", "NodeGate"),
+        created(pool={"poolId": ocid("nodepool")}, storage={"modelCache": {"kind": "file-storage"}}),
+    ),
     "file-storage": (("Storage", "Network"), created(storage={"modelCache": {"kind": "file-storage"}})),
     "one-alarm-topic": (
         ("OciMonitoring",),

@@ -46,7 +46,7 @@ def test_each_component_renders_the_objects_of_its_golden_file(varied: Callable[
 
 
 @pytest.mark.parametrize("component", CREATED)
-def test_each_component_of_a_created_cluster_renders_the_resources_of_its_golden_file(
+def test_each_component_of_a_created_cluster_has_the_resources_of_its_golden_file(
     rendered: Callable[..., Rendered], component: str
 ):
     text = "---\n".join(objects(rendered(CREATED[component]), component).values())
@@ -65,7 +65,7 @@ def test_each_changed_stack_setting_changes_the_objects_as_its_golden_file_recor
 
 
 @pytest.mark.parametrize("choice", CREATED_CHOICES)
-def test_each_changed_setting_of_a_created_cluster_changes_the_resources_as_its_golden_file_records(
+def test_each_changed_cluster_setting_changes_resources_as_its_golden_file_records(
     rendered: Callable[..., Rendered], choice: str
 ):
     components, changed = CREATED_CHOICES[choice]
@@ -74,7 +74,7 @@ def test_each_changed_setting_of_a_created_cluster_changes_the_resources_as_its_
 
 
 @pytest.mark.parametrize("name", LEAST_ARGUMENTS)
-def test_components_without_optional_arguments_differ_from_those_of_stacks_as_golden_files_record(
+def test_components_without_optional_arguments_declare_what_golden_files_record(
     varied: Callable[..., Rendered], rendered: Callable[..., Rendered], name: str
 ):
     """Programs of others leave arguments out that stacks always give."""

@@ -155,7 +155,7 @@ def owns_oci_resources(type_: str, props: Mapping[str, Any]) -> bool:
     """Tell whether deleting a Kubernetes object may delete a resource in OCI, such as a load balancer or volume.
     Objects in the charts of the kit's operators never do.
     """
-    kind, spec = type_.rsplit(":", 1)[-1], props.get("spec")
+    kind, spec = type_.rpartition(":")[2], props.get("spec")
     match kind:
         case "StatefulSet" | "Ingress" | "Gateway":
             return True

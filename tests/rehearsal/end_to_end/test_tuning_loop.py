@@ -134,13 +134,13 @@ def test_tune_verify_compares_the_forecast_with_the_deployed_servers(loop: Loop)
         assert figure["error"] == pytest.approx(figure["forecast"] / figure["seen"] - 1)
 
 
-def test_tune_verify_compares_with_the_forecast_of_the_topology_that_tune_rank_found_best(loop: Loop) -> None:
+def test_tune_verify_compares_with_the_forecast_of_the_best_topology_of_tune_rank(loop: Loop) -> None:
     """The accuracy of fits is tested without clocks, in test_tuning_calibration.py."""
     figures, best = loop.verify.document["figures"], loop.rank.document["best"]
     assert figures["itl_ms.mean"]["forecast"] == pytest.approx(1000 * best["itl_s"])
 
 
-def test_the_inter_token_latency_that_tune_verify_measures_is_in_the_simulated_servers_time(loop: Loop) -> None:
+def test_tune_verify_measures_inter_token_latency_in_the_simulated_servers_time(loop: Loop) -> None:
     assert loop.verify.document["figures"]["itl_ms.mean"]["seen"] >= LEAST_ITL_MS
 
 

@@ -182,5 +182,5 @@ def test_a_missing_chain_or_private_key_of_a_front_door_certificate_is_reported(
     ("key", "bits"),
     [("ac", 2), ("ab", 1), ("aa", 0), ("abacacbd", 10), ("acegaceg", 14)],
 )
-def test_characters_that_count_on_or_repeat_a_sequence_of_four_add_nothing_to_a_keys_entropy(key: str, bits: float):
+def test_counting_and_repeating_characters_add_nothing_to_a_keys_entropy(key: str, bits: float):
     assert front_door_secrets._chance_bits(key) == pytest.approx(bits)

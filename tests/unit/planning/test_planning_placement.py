@@ -158,7 +158,7 @@ def test_nodes_with_servers_of_mixed_sizes_lower_the_guaranteed_number_of_server
     assert placement.sure_room(14, 8, 2) == 0
 
 
-def test_servers_over_nodes_surge_in_one_pool_but_not_in_several_which_may_each_be_full():
+def test_servers_over_nodes_surge_in_one_pool_but_not_in_several():
     wide = model("1p-tp1dp16ep-1d-tp1dp16ep")
     apart = plan(wide, gpuPools=[existing_pool(name="a", size=8), existing_pool(name="b", size=8)])
     surges = [
