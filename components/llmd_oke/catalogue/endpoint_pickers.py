@@ -2,7 +2,8 @@
 it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, cast
 
@@ -11,8 +12,9 @@ from pydantic import Field, JsonValue
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.catalogue.flow_control import FlowControl, FlowControlDialect
-from llmd_oke.config.base import matching
+from llmd_oke.config.base import HttpsUrl, matching
 from llmd_oke.config.model import Decider, RouterProfileName
+from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.values import Entry, follows_project
 
 Api = Literal["completions", "chat", "responses", "messages"]
@@ -42,6 +44,9 @@ _SESSION_TOKEN, _SESSION_ID = "x-session-token", "x-session-id"
 
 PickerConfig = dict[str, JsonValue]
 """Configuration of the endpoint picker (EndpointPickerConfig), as parsed YAML."""
+
+Refusal = tuple[str, str]
+"""Reason why a picker config is refused, and what would be accepted."""
 
 
 class Plugin(Entry):
@@ -110,7 +115,7 @@ class KnownLimit(Entry):
     """
 
     text: str
-    source: str
+    source: HttpsUrl
     disaggregated: bool = False
     api: Api | None = None
 
@@ -137,7 +142,14 @@ class SilentFault(Entry):
     profile: str | None = None
     disaggregated: bool = False
     why: str
-    source: str
+    source: HttpsUrl
+
+    @property
+    def accepted(self) -> str:
+        """Change of the config that avoids the fault, in words."""
+        if self.without:
+            return f"{self.plugin} with the parameter {self.without}"
+        return f"no {self.plugin} in profile {self.profile}" if self.profile else f"no {self.plugin}"
 
     def met(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> bool:
         """Tell whether a picker config has the fault. `disaggregated` says whether its servers are separate prefill and
@@ -318,76 +330,109 @@ class EndpointPickerVersion(Entry):
         types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
         return [name for name in types if (known := self.plugins.get(name)) is not None and known.experimental]
 
-    def own_refusals(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> Iterator[str]:
+    def own_refusals(self, config: Mapping[str, JsonValue], *, disaggregated: bool) -> Iterator[Refusal]:
         """Yield the reasons why a config from the stack file doesn't work with servers that are
-        `disaggregated` or not.
+        `disaggregated` or not, each with what would be accepted.
         """
         yield from self._unread(config)
         types = [str(plugin.get("type")) for plugin in _mappings(config.get("plugins"))]
         known = [(name, plugin) for name in types if (plugin := self.plugins.get(name)) is not None]
         profiles = [str(profile.get("name")) for profile in _mappings(config.get("schedulingProfiles"))]
         if not profiles:
-            yield "it has no schedulingProfiles"
+            yield "it has no schedulingProfiles", "schedulingProfiles with a profile for each kind of servers"
         if disaggregated:
             handlers = [name for name, plugin in known if plugin.kind == "handler"]
             if not any(name.startswith(("disagg-", "pd-")) for name in handlers):
-                yield "nothing in it sends prompts to prefill servers: it has no disagg-profile-handler"
+                why = f"nothing in it sends prompts to prefill servers: it has no {_DISAGGREGATION}"
+                yield why, f"{_DISAGGREGATION} under plugins"
             for plugin in _mappings(config.get("plugins")):
                 if plugin.get("type") == _DISAGGREGATION:
                     yield from _decider_refusals(_parameters(plugin), config)
             for role in ("prefill", "decode"):
                 if f"{role}-filter" not in types:
-                    yield f"nothing in it tells {role} servers from the others: it has no {role}-filter"
+                    why = f"nothing in it tells {role} servers from the others: it has no {role}-filter"
+                    yield why, f"{role}-filter under plugins"
         for fault in self.silent_faults:
             if fault.met(config, disaggregated=disaggregated):
-                yield f"{fault.plugin}: {fault.why} ({fault.source})"
+                yield f"{fault.plugin}: {fault.why} ({fault.source})", fault.accepted
 
-    def refusals(self, config: Mapping[str, JsonValue], *, experimental: bool = False) -> Iterator[str]:
-        """Yield the reasons why this version wouldn't start with a config, or would silently ignore a part of it;
+    def refusals(self, config: Mapping[str, JsonValue], *, experimental: bool = False) -> Iterator[Refusal]:
+        """Yield the reasons why this version wouldn't start with a config, or would silently ignore a part of it,
+        each with what would be accepted.
         `experimental` tells whether the argument for experimental plugins is set.
         """
         yield from self._unread(config)
         for name in [] if experimental else self.experimental_plugins(config):
-            yield f"plugin {name} is experimental and wants {EXPERIMENTAL}"
+            yield f"plugin {name} is experimental and wants {EXPERIMENTAL}", "another plugin"
 
-    def _unread(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
-        yield from (f"unknown key {key}" for key in config if key not in self.top_level)
+    def _unread(self, config: Mapping[str, JsonValue]) -> Iterator[Refusal]:
+        for key in config:
+            if key not in self.top_level:
+                yield f"unknown key {key}", did_you_mean(key, self.top_level)
         yield from _form_refusals(config)
-        if config.get("apiVersion") not in self.api_versions:
-            yield f"apiVersion {config.get('apiVersion')} is not one of {', '.join(self.api_versions)}"
+        if (written := config.get("apiVersion")) not in self.api_versions:
+            why = f"endpoint picker {self.version} doesn't read apiVersion {_shown(written)}"
+            yield why, f"apiVersion: {' or '.join(self.api_versions)}"
         gates = config.get("featureGates")
         for gate in gates if isinstance(gates, list) else ():
-            if isinstance(gate, str) and gate.split("=")[0] not in self.feature_gates:
-                yield f"feature gate {gate} is unknown or unregistered"
+            if isinstance(gate, str) and (name := gate.split("=")[0]) not in self.feature_gates:
+                yield f"feature gate {gate} is unknown or unregistered", did_you_mean(name, self.feature_gates)
         plugins = _mappings(config.get("plugins"))
         for plugin in plugins:
             yield from self._plugin_refusals(plugin)
-        names = {str(plugin.get("name", plugin.get("type"))) for plugin in plugins}
+        names = _plugin_names(config)
         for profile in _mappings(config.get("schedulingProfiles")):
-            for reference in _mappings(profile.get("plugins")):
-                if str(reference.get("pluginRef")) not in names:
-                    yield f"profile {profile.get('name')} names plugin {reference.get('pluginRef')}, which is not there"
+            place = f"profile {_shown(profile.get('name'))}"
+            yield from _reference_refusals(place, _mappings(profile.get("plugins")), names, names)
         sources = _mappings(_object(config.get("dataLayer")).get("sources"))
         extractors = [extractor for source in sources for extractor in _mappings(source.get("extractors"))]
-        for reference in (*sources, *extractors):  # the picker adds those of its defaults itself
-            if (name := str(reference.get("pluginRef"))) not in {*names, *self.plugins}:
-                yield f"dataLayer names plugin {name}, which is not there"
+        of_data = [name for name, plugin in self.plugins.items() if plugin.kind in {"source", "extractor"}]
+        known = {*names, *self.plugins}  # the picker adds those of its defaults itself
+        yield from _reference_refusals("dataLayer", [*sources, *extractors], known, of_data)
 
-    def _plugin_refusals(self, plugin: Mapping[str, JsonValue]) -> Iterator[str]:
-        name = str(plugin.get("type"))
+    def _plugin_refusals(self, plugin: Mapping[str, JsonValue]) -> Iterator[Refusal]:
+        if (name := plugin.get("type")) is None:
+            yield "an item of plugins has no type", f"type: one of {', '.join(self.plugins)}"
+        if not isinstance(name, str):  # _form_refusals tells of another type than text
+            return
         known = self.plugins.get(name)
         if known is None:
-            yield f"the kit knows of no plugin {name} in it"
+            yield (
+                f"the kit knows of no plugin {name} in endpoint picker {self.version}",
+                did_you_mean(name, self.plugins),
+            )
             return
         for key, value in _parameters(plugin).items():
             type_ = known.parameters.get(key)
             if type_ is None:
-                yield f"plugin {name} has no parameter {key}: it would be {self.unknown_parameters}"
+                why = f"plugin {name} has no parameter {key}: it would be {self.unknown_parameters}"
+                yield why, did_you_mean(key, known.parameters)
             elif not _is_of_type(value, type_):
-                yield f"parameter {key} of plugin {name} is not of type {type_}"
+                yield f"parameter {key} of plugin {name} is not of type {type_}", f"a value of type {type_}"
 
 
-def _form_refusals(config: Mapping[str, JsonValue]) -> Iterator[str]:
+def _reference_refusals(
+    place: str, references: Sequence[Mapping[str, JsonValue]], known: Collection[str], offered: Sequence[str]
+) -> Iterator[Refusal]:
+    """Yield a reason for each reference that names no plugin, or none of those `known`."""
+    for reference in references:
+        if (name := reference.get("pluginRef")) is None:
+            yield f"a plugin of {place} has no pluginRef", f"pluginRef: one of {', '.join(offered)}"
+        elif _shown(name) not in known:
+            yield f"{place} names plugin {_shown(name)}, which is not there", did_you_mean(_shown(name), offered)
+
+
+def _plugin_names(config: Mapping[str, JsonValue]) -> list[str]:
+    """Return the names of a config's plugins, by which its other parts refer to them."""
+    return [_shown(plugin.get("name", plugin.get("type"))) for plugin in _mappings(config.get("plugins"))]
+
+
+def _shown(value: JsonValue) -> str:
+    """Return a value of a picker config for an error's text: text as it is, another value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _form_refusals(config: Mapping[str, JsonValue]) -> Iterator[Refusal]:
     """Yield a reason for each part of a config that doesn't have the form of its type (llm-d-router v0.10.0,
     apix/config/v1alpha1): the picker would exit at startup, or ignore the part.
     """
@@ -397,22 +442,22 @@ def _form_refusals(config: Mapping[str, JsonValue]) -> Iterator[str]:
     ]
     reference: Mapping[str, JsonType] = {"pluginRef": "string", "weight": "number"}
     lists += [
-        (f"plugins of profile {profile.get('name')}", profile["plugins"], reference)
+        (f"plugins of profile {_shown(profile.get('name'))}", profile["plugins"], reference)
         for profile in _mappings(config.get("schedulingProfiles"))
         if isinstance(profile.get("plugins"), list)
     ]
     for place, items, known in lists:
         if items is not None and not isinstance(items, list):
-            yield f"{place} is no list"
+            yield f"{place} is no list", "a list of objects"
         for item in items if isinstance(items, list) else ():
             if not isinstance(item, dict):
-                yield f"{place} has {item!r}, which is no object"
+                yield f"{place} has {_shown(item)}, which is no object", f"objects of {', '.join(known)}"
                 continue
             for key, value in item.items():
                 if key not in known:
-                    yield f"{place} has no key {key}"
+                    yield f"{place} has no key {key}", did_you_mean(key, known)
                 elif value is not None and not _is_of_type(value, known[key]):
-                    yield f"{key} in {place} is not of type {known[key]}"
+                    yield f"{key} in {place} is not of type {known[key]}", f"a value of type {known[key]}"
 
 
 def _is_of_type(value: JsonValue, type_: JsonType) -> bool:
@@ -436,7 +481,7 @@ def _scheduling(role: str, filters: Sequence[str], weights: Mapping[str, float])
     return {"name": role, "plugins": [*({"pluginRef": name} for name in named), *scored]}
 
 
-def _decider_refusals(parameters: Mapping[str, JsonValue], config: Mapping[str, JsonValue]) -> Iterator[str]:
+def _decider_refusals(parameters: Mapping[str, JsonValue], config: Mapping[str, JsonValue]) -> Iterator[Refusal]:
     """Yield the reasons why a disaggregation handler would prefill nothing remotely, or make the picker exit at
     startup.
     """
@@ -444,12 +489,15 @@ def _decider_refusals(parameters: Mapping[str, JsonValue], config: Mapping[str, 
     decider = nested or parameters.get("prefillDeciderPluginName") or parameters.get("deciderPluginName")
     prefill_first = str(parameters.get("stageOrder", "")).lower().startswith("prefill")
     if decider is None and not prefill_first:
-        yield f"nothing in it has prompts prefilled remotely: {_DISAGGREGATION} names no decider (deciders.prefill)"
+        why = f"nothing in it has prompts prefilled remotely: {_DISAGGREGATION} names no decider"
+        yield why, "deciders.prefill with the name of a decider under plugins"
     if decider is not None and prefill_first:
-        yield f"{_DISAGGREGATION} takes no decider with stageOrder {parameters.get('stageOrder')}: the picker would end"
-    names = {str(plugin.get("name", plugin.get("type"))) for plugin in _mappings(config.get("plugins"))}
-    if decider is not None and str(decider) not in names:
-        yield f"{_DISAGGREGATION} names the decider {decider}, which is not there"
+        order = _shown(parameters.get("stageOrder"))
+        why = f"{_DISAGGREGATION} takes no decider with stageOrder {order}: the picker would end"
+        yield why, "no decider, or another stageOrder"
+    if decider is not None and _shown(decider) not in _plugin_names(config):
+        why = f"{_DISAGGREGATION} names the decider {_shown(decider)}, which is not there"
+        yield why, "the name of a decider under plugins"
 
 
 def _filled(value: Any, servers: ReportingServers) -> Any:

@@ -18,11 +18,14 @@ def adapter_problems(context: PlannedModel) -> Iterator[Problem]:
     room, path = context.model.engine.adapters, f"{context.path}.engine.adapters"
     if room is None:
         if context.model.adapters:
-            why = "its servers have no room for adapters, and would refuse every request for one"
-            yield Problem(path, None, "slots and maxRank for those of adapters", why)
+            why = (
+                f"{context.path}.adapters lists adapters, but engine.adapters reserves no room for them, so that"
+                " servers would refuse them"
+            )
+            yield Problem(path, None, "slots and maxRank", why)
         return
     if room.host_slots is not None and room.host_slots < room.slots:
-        why = "an adapter in a slot stays in the node's memory, and vLLM does not start with fewer"
+        why = "vLLM also keeps each loaded adapter in host memory, and does not start with fewer host slots than slots"
         yield Problem(f"{path}.hostSlots", room.host_slots, f"at least {room.slots}, as slots", why)
     yield from _support(context, path)
     if not is_prewarmed(context.stack):
@@ -33,15 +36,16 @@ def adapter_problems(context: PlannedModel) -> Iterator[Problem]:
 def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
     """Yield a problem if the release, the model or the router doesn't support adapters."""
     release, facts, router = used_release(context.stack), context.facts, context.model.router
+    others = [other for name in catalogue.release_names() if (other := catalogue.release(name))]
     if release is not None and not release.vllm.adapters:
         why = f"of vLLM in {release.name} it isn't known that it reads adapters while it runs"
-        known = ((name, catalogue.release(name)) for name in catalogue.release_names())
-        accepted = " or ".join(name for name, other in known if other and other.vllm.adapters)
+        accepted = " or ".join(other.name for other in others if other.vllm.adapters)
         yield Problem(path, "given", f"nothing, or release {accepted}", why)
     elif release is not None and release.router.rewrites is None:
         router_release = router_of(context.stack)
         why = f"the endpoint picker of {router_release} isn't known to write the names of adapters' revisions"
-        yield Problem(path, "given", "nothing, or the router of a release that is", why)
+        accepted = " or ".join(other.name for other in others if other.router.rewrites is not None)
+        yield Problem(path, "given", f"nothing, or override.router {accepted}", why)
     if not adapter_facts().takes(facts):
         families = ", ".join(adapter_facts().families)
         why = f"{facts.name} is of {facts.architecture.family}, whose layers aren't known to take adapters on ROCm"

@@ -132,7 +132,11 @@ def _created_cluster(plan: Plan) -> Iterator[Advice]:
         yield Advice("cluster.network.workerInternet", text)
     managed = not any(pool.launch in SELF_MANAGED_LAUNCHES for pool in plan.config.gpu_pools)
     if managed and "oci-metrics" in cluster.iam.grants:
-        text = "node pools of OKE can't turn the agent's GPU monitoring on; whether images have it on is not published"
+        text = (
+            "the grant oci-metrics may have no effect: nodes of OKE node pools can't switch on GPU metrics of the"
+            " Oracle Cloud Agent, and whether images come with them on is not published; leave it out, or use"
+            " self-managed nodes"
+        )
         yield Advice("cluster.iam.grants", text)
 
 
@@ -146,7 +150,10 @@ def _nodes_by_tag(plan: Plan) -> Iterator[Advice]:
     by_others = not cluster.iam.create or cluster.iam.dynamic_groups.nodes
     if by_others and cluster.iam.node_tag:
         why = "iam.dynamicGroups.nodes is there already" if cluster.iam.create else "iam.create is false"
-        text = f"it narrows nothing by itself: {why}, and that group's rule has to ask for the tag and its value"
+        text = (
+            f"the kit doesn't make the dynamic group of nodes here ({why}): its owner must add this tag and its value"
+            " to the group's rule, or the tag restricts nothing"
+        )
         yield Advice("cluster.iam.nodeTag", text)
     if by_others or cluster.iam.node_tag:
         return
@@ -361,8 +368,9 @@ def _aggregation(model: ModelPlan, path: str) -> Iterator[Advice]:
     if large and long and servers > 1:
         yield Advice(
             f"{path}.topology",
-            f"P/D pays for models of more than {LARGE_MODEL_BILLIONS:.0f} billion parameters with sparse experts and"
-            " long prompts, by llm-d's guide and measurements; compare with `llmd-oke tune rank`",
+            f"for models of over {LARGE_MODEL_BILLIONS:.0f} billion parameters with sparse experts, and long prompts,"
+            " separate prefill and decode servers (P/D) were faster in llm-d's guide and measurements; compare with"
+            " `llmd-oke tune rank`",
         )
 
 

@@ -71,7 +71,8 @@ def flow_control_problems(
     if asked is None:
         return
     if model.router.config is not None:
-        yield Problem(place, "flow control", "nothing beside router.config", "the config says it")
+        why = "router.config replaces this key, so that it would have no effect"
+        yield Problem(place, "flow control", "nothing beside router.config", why)
         return
     if picker.flow_control is None:
         why = f"endpoint picker {picker.version} holds no requests back"
@@ -82,8 +83,17 @@ def flow_control_problems(
     planned = flow_control(config, model)
     for key, why in picker.flow_control.refusals(planned).items() if planned else ():
         source = f"endpoint picker {picker.version}: {why} ({picker.flow_control.source})"
-        named = {"detector": ("detector", asked.detector), "bands": ("priorityBands", "maxRequests")}[key]
-        yield Problem(f"{place}.{named[0]}", named[1], "what it takes, or a later release", source)
+        if key == "detector":
+            known = " or ".join(picker.flow_control.detectors)
+            yield Problem(f"{place}.detector", asked.detector, f"{known}, or a later release", source)
+            continue
+        for i, band in enumerate(asked.priority_bands):
+            if band.max_requests is not None:
+                band_path, accepted = (
+                    f"{place}.priorityBands[{i}].maxRequests",
+                    "maxMib in its place, or a later release",
+                )
+                yield Problem(band_path, band.max_requests, accepted, source)
 
 
 def _detector_problems(asked: FlowControlConfig, place: str) -> Iterator[Problem]:

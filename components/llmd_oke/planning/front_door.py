@@ -13,7 +13,7 @@ from llmd_oke.config.front_door import ClientLimit, FrontDoorConfig, Limits
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.flow_control import priority_problems
 from llmd_oke.planning.model_plan import ModelPlan
-from llmd_oke.planning.network_policies import network_policies
+from llmd_oke.planning.network_policies import network_policies, takes_calico
 from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_THREADS, unit_names
 from llmd_oke.planning.plan import Advice, ClientLimitsPlan, FrontDoorModel, FrontDoorPlan
 
@@ -82,7 +82,7 @@ def front_door_problems(config: StackConfig) -> Iterator[Problem]:
         why = "the cluster layer deploys no models"
         yield Problem(_PATH, "a front door", "nothing, or the stack of the serving layer", why)
     yield from _name_problems(config, door)
-    yield from _access_problems(door, enforced=network_policies(config).engine != "none")
+    yield from _access_problems(config, door)
     yield from _limit_problems(config, door)
     yield from priority_problems(config)
     yield from _load_balancer_problems(config, door)
@@ -103,7 +103,7 @@ def _name_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Probl
             yield Problem(f"{_PATH}.hosts.{host}", name, "another host", why)
 
 
-def _access_problems(door: FrontDoorConfig, *, enforced: bool) -> Iterator[Problem]:
+def _access_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Problem]:
     """Yield a problem for a certificate without host, for keys without encryption, and for access from the internet
     without authentication; also for pods that could bypass authentication.
     """
@@ -117,9 +117,11 @@ def _access_problems(door: FrontDoorConfig, *, enforced: bool) -> Iterator[Probl
     if door.authentication is None and door.exposure == "public":
         why = "everybody on the internet could use the models"
         yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or exposure: internal", why)
-    if door.authentication is not None and not enforced and door.unchecked_pods is None:
+    unenforced = network_policies(config).engine == "none"
+    if door.authentication is not None and unenforced and door.unchecked_pods is None:
         why = "nothing enforces NetworkPolicies, without which every pod of the cluster goes around keys and limits"
-        accepted = "accepted, where all pods of the cluster are trusted; or networkPolicies.engine: calico or existing"
+        engine = "calico" if takes_calico(config) else "existing"
+        accepted = f"the word accepted, if you trust all pods of the cluster; or networkPolicies.engine: {engine}"
         yield Problem(f"{_PATH}.uncheckedPods", None, accepted, why)
     if door.authentication is None and door.cache_isolation == "client":
         why = "without it clients can't be told apart"
@@ -236,7 +238,8 @@ def _weight_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Pro
     known = [unit for names in units.values() for unit in names]
     for unit, weight in door.weights.items():
         if unit not in known:
-            yield Problem(f"{_PATH}.weights.{unit}", weight, did_you_mean(unit, known), "the stack has no such unit")
+            why = "no copy of a model in the stack has this name"
+            yield Problem(f"{_PATH}.weights.{unit}", weight, did_you_mean(unit, known), why)
     for served, names in units.items():
         weights = {unit: door.weights[unit] for unit in names if unit in door.weights}
         if not weights:

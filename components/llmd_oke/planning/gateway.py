@@ -75,7 +75,7 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
     created = isinstance(asked, CreatedGateway)
     if provider is not None and not asked.unchecked_requests and not _checks(provider, created=created):
         why = f"{provider.name} lets all that clients say pass to pickers and servers at a Gateway of mode {asked.mode}"
-        accepted = "accepted, where trusted clients alone reach it; another provider; or router.mode: standalone"
+        accepted = "the word accepted, if only trusted clients reach it; another provider; or router.mode: standalone"
         yield Problem(f"{_PATH}.uncheckedRequests", None, accepted, why)
     if isinstance(asked, CreatedGateway):
         yield from _listener_problems(asked)

@@ -56,8 +56,8 @@ def monitoring_advice(plan: Plan) -> Iterator[Advice]:
         yield Advice("monitoring", f"left out: {', '.join(lacking)}; {why}")
     if plan.monitoring is not None and not plan.monitoring.install:
         text = (
-            f"its node exporter has to read {NODE_CHECKS} of GPU nodes (--collector.textfile.directory), or the alert"
-            " NodeFailsChecks never fires"
+            f"the node exporter of your Prometheus must read {NODE_CHECKS} of GPU nodes"
+            " (--collector.textfile.directory), or the alert NodeFailsChecks never fires"
         )
         yield Advice("monitoring", text)
 

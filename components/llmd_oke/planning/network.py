@@ -429,7 +429,7 @@ def network_problems(config: StackConfig) -> Iterator[Problem]:
     yield from _bastion_service(config, cluster)
     ranges: list[_Range] = []
     for path, cidr, holds in _ranges(cluster):
-        network = _network_of(cidr, path)
+        network = network_of(cidr, path)
         if isinstance(network, Problem):
             yield network
         else:
@@ -485,7 +485,7 @@ def _allow_lists(cluster: CreateCluster) -> Iterator[Problem]:
     yield from _allow_list(endpoint.allowed_cidrs, path, "the API server")
     yield from _allow_list(network.bastion_host_cidrs, f"{_PATH}.bastionHostCidrs", "SSH of the bastion host")
     for i, cidr in enumerate(network.public_load_balancer_cidrs):
-        if isinstance(problem := _network_of(cidr, f"{_PATH}.publicLoadBalancerCidrs[{i}]"), Problem):
+        if isinstance(problem := network_of(cidr, f"{_PATH}.publicLoadBalancerCidrs[{i}]"), Problem):
             yield problem
 
 
@@ -514,7 +514,7 @@ def _bastion_service(config: StackConfig, cluster: CreateCluster) -> Iterator[Pr
 
 def _allow_list(cidrs: Sequence[str], path: str, what: str) -> Iterator[Problem]:
     for i, cidr in enumerate(cidrs):
-        network = _network_of(cidr, f"{path}[{i}]")
+        network = network_of(cidr, f"{path}[{i}]")
         if isinstance(network, Problem):
             yield network
         elif network.prefixlen < BROADEST_ALLOWED_PREFIX:
@@ -532,7 +532,8 @@ def _ranges(cluster: CreateCluster) -> Iterator[tuple[str, str, str]]:
         yield f"{_PATH}.cidr", network.cidr or facts.subnets().vcn_cidr, "the VCN"
 
 
-def _network_of(cidr: str, path: str) -> IPv4Network | Problem:
+def network_of(cidr: str, path: str) -> IPv4Network | Problem:
+    """Return an IPv4 range in CIDR notation, or the problem of the stack file at `path` if it is none."""
     try:
         loose = IPv4Network(cidr, strict=False)
     except (AddressValueError, NetmaskValueError):

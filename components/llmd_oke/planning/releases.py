@@ -212,11 +212,13 @@ def pull_problems(config: StackConfig) -> Iterator[Problem]:
         if because is None:
             continue
         path, value = "release", config.release
+        accepted = f"{default_release().name}, or {key} with a copy that nodes can pull"
         if own := getattr(override, field):
-            path, value = key, own
+            released = catalogue.release(config.release if field == "vllm_image" else router_of(config))
+            none = f"nothing, for {released.name}'s own image; or " if released and not released.images_gone else ""
+            path, value, accepted = key, own, f"{none}a copy in a registry that nodes can reach"
         elif override.router and field != "vllm_image":
             path, value = "override.router", override.router
-        accepted = f"{default_release().name}, or {key} with a copy that nodes can pull"
         yield Problem(path, value, accepted, f"nodes can't pull {image.reference}: {because}")
 
 
@@ -253,8 +255,11 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
     for key in ("endpointPickerImage", "routingSidecarImage"):
         other = release_of_router_image(images[key] or "")
         if other is not None and other.name != router_of(config):
-            why = f"it is that of {other.name}, while config, flags and metrics would be those of {router_of(config)}"
-            yield Problem(f"override.{key}", images[key], f"override.router: {other.name}", why)
+            why = f"this image belongs to {other.name}, but config, flags and metrics would be {router_of(config)}'s"
+            gone = removal_reason(parse_reference(images[key] or "")) is not None
+            what = "a copy that nodes can pull" if gone else "this image"
+            accepted = f"nothing, or {what} together with override.router: {other.name}"
+            yield Problem(f"override.{key}", images[key], accepted, why)
     facts, backend = vllm_facts(config), override.attention_backend
     refused = facts.vllm.attention_backend.refused_with_kv_connector if facts else ()
     if facts and backend in refused and any(model.topology.disaggregated for model in config.models):
@@ -278,8 +283,12 @@ def _router_problems(config: StackConfig, model: ModelConfig, path: str, release
         return
     asked, peak = model.router.replicas, model.router.peak_prefill_tokens_per_s
     if asked is not None and asked > release.router.replicas:
-        why = f"{router_of(config)} has so many: more would not lead sooner, or know no servers"
-        yield Problem(f"{path}.router.replicas", asked, f"at most {release.router.replicas}", why)
+        most = release.router.replicas
+        pickers = f"{most} endpoint pickers, one leading and the rest ready to take over"
+        if most == 1:
+            pickers = "1 endpoint picker, for which no other could take over"
+        why = f"{router_of(config)} supports {pickers}; more bring nothing"
+        yield Problem(f"{path}.router.replicas", asked, f"at most {most}", why)
     if peak is not None and PREFIX_AFFINITY not in picker.profiles[router_profile(model, picker)].filters:
         why = "no other profile goes by it"
         accepted = "nothing, or profile: prefix-affinity or precise-prefix"
@@ -292,8 +301,8 @@ def _router_problems(config: StackConfig, model: ModelConfig, path: str, release
         yield Problem(f"{path}.router.profile", profile, f"one of {profiles}, or a later release", why)
         return
     config_ = _profile_config(model, picker, None if of_flow_control else flow_control(config, model))
-    for refusal in picker.refusals(config_, experimental=True):
-        yield Problem(f"{path}.router", None, f"what endpoint picker {picker.version} reads", refusal)
+    for why, accepted in picker.refusals(config_, experimental=True):
+        yield Problem(f"{path}.router", None, accepted, why)
     if model.workload.shared_prefix_tokens > model.workload.input_tokens:
         why = f"prompts have {model.workload.input_tokens} tokens"
         tokens = model.workload.shared_prefix_tokens
@@ -339,10 +348,11 @@ def _own_config_problems(model: ModelConfig, path: str, picker: EndpointPickerVe
     own, router = model.router.config or {}, model.router
     for name in ("profile", "decider", "non_cached_tokens", "peak_prefill_tokens_per_s"):
         if (value := getattr(router, name)) != type(router).model_fields[name].default:
-            yield Problem(f"{path}.{to_camel(name)}", value, "nothing beside router.config", "the config says it")
-    config, reads = picker.own_config(own), f"what endpoint picker {picker.version} reads"
-    for refusal in picker.own_refusals(config, disaggregated=model.topology.disaggregated):
-        yield Problem(f"{path}.config", "given", reads, refusal)
+            why = "router.config replaces this key, so that it would have no effect"
+            yield Problem(f"{path}.{to_camel(name)}", value, "nothing beside router.config", why)
+    config = picker.own_config(own)
+    for why, accepted in picker.own_refusals(config, disaggregated=model.topology.disaggregated):
+        yield Problem(f"{path}.config", "given", accepted, why)
 
 
 def release_advice(plan: Plan) -> Iterator[Advice]:
@@ -350,14 +360,18 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
     concern a model.
     """
     for image, because in plan.release.images_gone.items() if plan.registry_mirror is None else ():
-        yield Advice("release", f"nodes can't pull {image}: {because}")
+        remedy = f"use {default_release().name}, or an override with a copy that nodes can pull"
+        yield Advice("release", f"nodes can't pull {image}: {because}; {remedy}")
     override, facts = used_override(plan.config), vllm_facts(plan.config)
     if override.vllm_image and facts:
         for other, why in facts.vllm.other_images.items():
             if parse_reference(other).is_copied_by(override.vllm_image):
                 yield Advice("override.vllmImage", f"{facts.name} does without it: {why}")
     for name, value in override.replacements().items():
-        text = f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with"
+        text = (
+            f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with, so llm-d's own tests"
+            " and benchmarks don't cover it; run `llmd-oke smoke` and `llmd-oke eval` after the update"
+        )
         yield Advice("override", text)
     for model in plan.models:
         yield from _evaluation_advice(plan, model)
@@ -401,11 +415,13 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
         text = f"forecasts go by the profile {model.profile}, while the endpoint picker goes by the stack's own config"
         yield Advice(f"{path}.router.config", text)
     elif model.router.profile is None and model.profile != "prefix":
-        why = "prompts are not said to share a prefix (workload.sharedPrefixTokens)"
-        lacking = (
-            "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"
+        lacking = "" if model.profile == "token-load" else f", as endpoint picker {picker.version} has no token-load"
+        text = (
+            f"requests go to the least loaded server (profile {model.profile}{lacking}), because"
+            f" workload.sharedPrefixTokens is {model.workload.shared_prefix_tokens}, below {SHARED_PREFIX_SHARE:.0%} of"
+            " inputTokens; if prompts share more, set it, and servers are also chosen by what they have cached"
         )
-        yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}", "note")
+        yield Advice(f"{path}.router.profile", text, "note")
     if model.profile in {"prefix-affinity", "precise-prefix"} and model.router.peak_prefill_tokens_per_s is None:
         text = (
             f"{model.profile} goes by llm-d's figure for gpt-oss-120b on one H200 each, which nobody has measured on"
@@ -417,7 +433,8 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
         yield Advice(f"{path}.router.profile", text)
     decisions = () if model.topology.disaggregated else ("decider", "non_cached_tokens")
     for key, value in _given_settings(model.router, decisions):
-        text = f"{value} does nothing: aggregated servers compute their prompts themselves"
+        why = "because aggregated servers compute their prompts themselves"
+        text = f"{key}: {value} has no effect, {why}; leave it out"
         yield Advice(f"{path}.router.{key}", text)
     vllm = plan.release.vllm
     limits = [(f"endpoint picker {picker.version}", limit) for limit in picker.limits]

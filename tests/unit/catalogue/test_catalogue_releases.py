@@ -292,10 +292,10 @@ def test_every_release_pins_its_crds(name):
 def test_the_docs_give_the_number_of_prefill_retries_in_the_sidecars_flags():
     release = default_release()
     (retries,) = [int(word.partition("=")[2]) for word in release.routing_sidecar.arguments if "max-retries" in word]
-    times = {1: "once", 2: "twice", 3: "three times", 4: "four times"}[retries + 1]
-    (limit,) = [limit.text for limit in release.endpoint_picker.dialect.limits if "a prefill is tried" in limit.text]
-    assert f"at one server alone, {times}" in limit
-    assert limit.endswith("and then is the client's error")
+    times = {1: "once", 2: "twice", 3: "three times", 4: "four times"}[retries]
+    (limit,) = [limit.text for limit in release.endpoint_picker.dialect.limits if "is retried" in limit.text]
+    assert f"the request is retried {times}, 200 ms apart, at that same server" in limit
+    assert limit.endswith("and then fails for the client")
     docs = PAGE.parent
     rows = [line for line in (docs / "parity.md").read_text().splitlines() if "--prefill-max-retries" in line]
     assert rows
@@ -317,7 +317,9 @@ def test_the_releases_page_equals_what_is_generated_from_the_catalogue():
 
 
 def test_each_known_limit_of_a_release_has_a_source():
-    assert [limit for release in all_releases() for limit in limits(release) if "https://" not in limit.source] == []
+    address = re.compile(r"https://[^\s,]+")
+    sources = [limit.source for release in all_releases() for limit in limits(release)]
+    assert [source for source in sources if not address.fullmatch(source)] == []
 
 
 def all_releases() -> list[Release]:
@@ -361,14 +363,8 @@ def page() -> str:
     for release in all_releases():
         lines += ["", f"## Known limits of {release.name}", ""]
         found = [*(("", limit) for limit in limits(release)), *limits_of_settings(release)]
-        lines += [f"- {where}{limit.text} ({link(limit.source)})" for where, limit in found] or ["None is known."]
+        lines += [f"- {where}{limit.text} ([source]({limit.source}))" for where, limit in found] or ["None is known."]
     return "\n".join([*lines, ""])
-
-
-def link(source: str) -> str:
-    """A source in Markdown: an address, and perhaps what of it is meant."""
-    address, _, what = source.partition(", ")
-    return f"[{what or 'source'}]({address})"
 
 
 def rows(release: Release) -> Iterator[tuple[str, str]]:

@@ -38,15 +38,14 @@ def test_check_reports_for_each_model_how_long_kv_transfers_take_without_rdma():
 
 def test_check_warns_of_unenforced_network_policies_and_unprotected_kv_transfers():
     text = advice(model("4p-tp1-2d-tp2"))["cluster"]
-    assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in text
-    assert (
-        "keep commands away that ask servers and routers through the API server, because its addresses are unknown"
-        in text
-    )
-    assert text.endswith("KV cache over virtual functions is seen by no policy and unprotected")
+    assert "do nothing unless the cluster's network enforces them (OKE's own pod networks do not; if" in text
+    assert "networkPolicies.engine: existing" in text
+    assert "block commands that reach servers through the API server" in text
+    assert "because its addresses are unknown: set cluster.controlPlaneCidrs" in text
+    assert text.endswith("KV cache sent by RDMA bypasses all NetworkPolicies and is not encrypted")
     known = existing_cluster(controlPlaneCidrs=["10.0.0.0/29"])
     assert "unknown" not in advice(model("4p-tp1-2d-tp2"), cluster=known)["cluster"]
-    assert "virtual functions" not in advice(model("agg-tp1-2r"), cluster=known, rdma="none")["cluster"]
+    assert "RDMA" not in advice(model("agg-tp1-2r"), cluster=known, rdma="none")["cluster"]
 
 
 @pytest.mark.parametrize(("keys", "told"), [({}, True), ({"frontDoor": {}}, False)])
@@ -58,7 +57,9 @@ def test_check_warns_of_servers_without_a_router_unless_api_keys_protect_them(ke
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
 def test_check_says_that_neither_cni_of_oke_enforces_network_policies(cni: str):
     result = created(cni=cni)
-    assert f"OKE's {cni} network does not" in advice(*result.pop("models"), **result)["cluster"]
+    text = advice(*result.pop("models"), **result)["cluster"]
+    assert f"OKE's {cni} network does not" in text
+    assert ("with cluster.cni: vcn-native they are known" in text) is (cni == "flannel")
 
 
 def test_check_reports_the_disk_space_that_the_fullest_existing_node_needs():

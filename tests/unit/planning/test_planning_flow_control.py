@@ -77,7 +77,11 @@ def test_client_priorities_in_the_front_door_require_authentication():
     ("asked", "path", "words"),
     [
         ({"detector": "concurrency", "maxConcurrency": 64}, "detector", "it has no concurrency detector"),
-        ({"priorityBands": [{"priority": 0, "maxRequests": 9}]}, "priorityBands", "bounds bands by bytes alone"),
+        (
+            {"priorityBands": [{"priority": 0, "maxRequests": 9}]},
+            "priorityBands[0].maxRequests",
+            "bounds bands by bytes alone",
+        ),
     ],
 )
 def test_flow_control_that_an_older_picker_lacks_is_refused_with_its_source(
@@ -100,4 +104,4 @@ def test_a_custom_picker_config_decides_whether_flow_control_is_on():
     assert refused(model("agg-tp1-2r", router={"config": config})) == {}
     assert list(refused(model("agg-tp1-2r", router={"config": ungated}))) == ["models[0].router.flowControl"]
     both = refused(model("agg-tp1-2r", router={"config": config, "flowControl": {}}))
-    assert "the config says it" in both["models[0].router.flowControl"]
+    assert "router.config replaces this key" in both["models[0].router.flowControl"]

@@ -99,7 +99,11 @@ def test_changing_front_door_weights_does_not_change_the_configuration_hash():
         ({"cacheIsolation": "client"}, "frontDoor.authentication", "cacheIsolation: none"),
         ({"hosts": {"a.example.com": "gpt-os"}}, "frontDoor.hosts.a.example.com", "gpt-oss-120b"),
         ({"host": "a.io", "hosts": {"a.io": "gpt-oss-120b"}}, "frontDoor.hosts.a.io", "leads to all models"),
-        ({"weights": {"gpt-oss-120": 100}}, "frontDoor.weights.gpt-oss-120", "no such unit"),
+        (
+            {"weights": {"gpt-oss-120": 100}},
+            "frontDoor.weights.gpt-oss-120",
+            "no copy of a model in the stack has this name",
+        ),
         ({"weights": {"gpt-oss-120b": 90}}, "frontDoor.weights", "add up to 90"),
         ({"loadBalancer": {"subnetId": ocid("subnet")}}, "frontDoor.loadBalancer", "has no load balancer"),
     ],
@@ -125,6 +129,12 @@ def test_front_door_api_keys_require_enforced_network_policies_or_an_opt_out():
     assert problems(frontDoor={**door, "uncheckedPods": "accepted"}) == []
     assert problems(frontDoor=door, networkPolicies={"engine": "existing"}) == []
     assert refusals(stack_changes={"frontDoor": door, "networkPolicies": {"engine": "calico"}}) == {}
+
+
+@pytest.mark.parametrize(("cni", "engine"), [("vcn-native", "calico"), ("flannel", "existing")])
+def test_calico_is_offered_to_a_front_door_only_where_the_kit_can_install_it(cni: str, engine: str):
+    result = refusals(stack_changes={"frontDoor": {"authentication": KEYS}}, cni=cni)
+    assert f"or networkPolicies.engine: {engine})" in result["frontDoor.uncheckedPods"]
 
 
 def test_front_door_limits_apply_to_clients_without_limits_of_their_own():

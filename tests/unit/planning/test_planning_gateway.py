@@ -152,7 +152,7 @@ UNCHECKED = [
 def test_a_gateway_that_checks_no_client_fields_must_be_accepted_explicitly(
     gateway: dict[str, Any],
 ):
-    assert "trusted clients alone" in refused(behind(), gateway=gateway)["gateway.uncheckedRequests"]
+    assert "only trusted clients" in refused(behind(), gateway=gateway)["gateway.uncheckedRequests"]
     assert refused(behind(), gateway={**gateway, **ACCEPTED}) == {}
 
 

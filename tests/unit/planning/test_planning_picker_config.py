@@ -90,6 +90,13 @@ def test_router_settings_beside_a_custom_picker_config_are_refused(key: str, val
     ("config", "said"),
     [
         ({**PD, "profiles": []}, "unknown key profiles"),
+        (with_plugins({"name": "x"}), "an item of plugins has no type"),
+        (with_plugins({"type": []}), "type in plugins is not of type string"),
+        ({**PD, "apiVersion": None}, "doesn't read apiVersion null"),
+        (
+            {**PD, "schedulingProfiles": [*PD["schedulingProfiles"], {"name": "x", "plugins": [{}]}]},
+            "a plugin of profile x has no pluginRef",
+        ),
         (with_plugins({"type": "prefix-cache-scorer", "parameters": {"weight": 1}}), "no parameter weight"),
         (with_plugins({"type": "no-such-scorer"}), "knows of no plugin no-such-scorer"),
         ({**PD, "schedulingProfiles": []}, "no schedulingProfiles"),

@@ -51,7 +51,9 @@ def test_deleted_images_are_refused_if_real_nodes_pull_them(
     value = stack(served, release=release, **({"override": override} if override else {}))
     assert [problem.path for problem in refused(value)] == paths
     for problem in refused(value):
-        assert problem.accepted == "llm-d-0.9.0, or override.endpointPickerImage with a copy that nodes can pull"
+        of_image = problem.path == "override.endpointPickerImage"
+        instead = "llm-d-0.9.0, or override.endpointPickerImage with a copy that nodes can pull"
+        assert problem.accepted == ("a copy in a registry that nodes can reach" if of_image else instead)
         assert "llm-d-inference-scheduler" in problem.why
         assert "was removed from its registry" in problem.why
     assert planning.plan_object(value)
@@ -136,14 +138,13 @@ def test_router_settings_without_an_effect_are_refused_with_their_path(
 
 def test_check_warns_of_settings_of_remote_prefill_with_aggregated_servers():
     router = {"decider": "always", "nonCachedTokens": 100}
-    told = {
-        item.path: item.text for item in plan(model("agg-tp1-2r", router=router)).advice if "does nothing" in item.text
-    }
+    unread = "because aggregated servers compute their prompts themselves; leave it out"
+    told = {item.path: item.text for item in plan(model("agg-tp1-2r", router=router)).advice if unread in item.text}
     assert told == {
-        "models[0].router.decider": "always does nothing: aggregated servers compute their prompts themselves",
-        "models[0].router.nonCachedTokens": "100 does nothing: aggregated servers compute their prompts themselves",
+        "models[0].router.decider": f"decider: always has no effect, {unread}",
+        "models[0].router.nonCachedTokens": f"nonCachedTokens: 100 has no effect, {unread}",
     }
-    assert not [text for text in texts(model(EQUAL, router=router)) if "does nothing" in text]
+    assert not [text for text in texts(model(EQUAL, router=router)) if unread in text]
 
 
 def test_a_single_replica_of_the_router_can_be_requested():
@@ -184,16 +185,18 @@ def test_unknown_or_ineffective_release_overrides_are_refused(override: dict[str
 
 
 @pytest.mark.parametrize(
-    "override",
+    ("override", "image"),
     [
-        {"endpointPickerImage": "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0"},
-        {"routingSidecarImage": "registry.mine/llm-d-routing-sidecar:v0.8.0"},
+        ({"endpointPickerImage": "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0"}, "a copy that nodes can pull"),
+        ({"routingSidecarImage": "registry.mine/llm-d-routing-sidecar:v0.8.0"}, "this image"),
     ],
 )
-def test_an_override_by_a_picker_or_sidecar_of_another_release_needs_its_router_too(override: dict[str, str]):
+def test_an_override_by_a_picker_or_sidecar_of_another_release_needs_its_router_too(
+    override: dict[str, str], image: str
+):
     (problem,) = problems(override=override)
     assert problem.path == f"override.{next(iter(override))}"
-    assert problem.accepted == "override.router: llm-d-0.7.0"
+    assert problem.accepted == f"nothing, or {image} together with override.router: llm-d-0.7.0"
     assert problems(override={**override, "router": "llm-d-0.7.0"}) == []
     assert problems(model(EQUAL), release="llm-d-0.7.0", override=override) == []
 

@@ -114,7 +114,7 @@ def test_a_node_tag_that_is_reserved_incomplete_or_set_otherwise_is_refused(tag:
 @pytest.mark.parametrize("rights", [{"create": False}, {"dynamicGroups": {"nodes": ocid("dynamicgroup")}}])
 def test_check_warns_of_a_node_tag_that_no_dynamic_group_of_the_stack_uses(rights: dict[str, Any]):
     advice = planning.plan(validated(iam={"nodeTag": "Operations.Cluster", **rights})).advice
-    assert ["narrows nothing" in item.text for item in advice if item.path == "cluster.iam.nodeTag"] == [True]
+    assert ["restricts nothing" in item.text for item in advice if item.path == "cluster.iam.nodeTag"] == [True]
 
 
 def test_check_warns_of_tags_that_reach_only_an_existing_clusters_load_balancer():
