@@ -21,11 +21,11 @@ ACCEPTED: dict[str, Callable[[Context], str]] = {
     "int_type": lambda _: "a whole number without quotes",
     "float_type": lambda _: "a number without quotes",
     "bool_type": lambda _: "true or false",
-    "finite_number": lambda _: "a finite number",
+    "finite_number": lambda _: "an ordinary number, such as 0.9",
     "tuple_type": lambda _: "a list",
     "dict_type": lambda _: "an object",
     "literal_error": lambda context: str(context["expected"]),
-    "union_tag_invalid": lambda context: str(context["expected_tags"]),
+    "union_tag_invalid": lambda context: " or ".join(str(context["expected_tags"]).rsplit(", ", 1)),
     "greater_than": lambda context: f"more than {context['gt']:g}",
     "greater_than_equal": lambda context: f"at least {context['ge']:g}",
     "less_than": lambda context: f"less than {context['lt']:g}",
@@ -57,7 +57,7 @@ def kind_of(value: Any) -> str:
     for kind, name in KIND_NAMES:
         if isinstance(value, kind):
             return name
-    return "nothing" if value is None else "another kind of value"
+    return "empty (null)" if value is None else "another kind of value"
 
 
 def context_of(details: ErrorDetails) -> Context:
@@ -149,7 +149,7 @@ def require_bounded(text: str, most_values: float = MAX_VALUES) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             open_.append((anchor, 1))
             if len(open_) > MAX_NESTING:
-                raise UnboundedError(f"it is nested too deeply: more than {MAX_NESTING} levels")
+                raise UnboundedError(f"it is nested too deeply, in more than {MAX_NESTING} levels")
             continue
         if isinstance(event, yaml.CollectionEndEvent):
             anchor, size = open_.pop()
@@ -162,4 +162,6 @@ def require_bounded(text: str, most_values: float = MAX_VALUES) -> None:
         outer, before = open_[-1]
         open_[-1] = (outer, before + size)
         if before + size > most_values:
-            raise UnboundedError(f"it stands for more than {most_values:,} values")
+            raise UnboundedError(
+                f"it has more than {most_values:,} values, counting those of aliases (*name) each time"
+            )

@@ -4,7 +4,7 @@ KitError                 error with a message for the user; shown without a trac
 └── InvalidStack         error for a stack file that can't be deployed; contains all problems found
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from reprlib import Repr
@@ -25,12 +25,30 @@ class _Short(Repr):
 
     repr_datetime = repr_date
 
+    def repr_float(self, value: float, _level: int) -> str:
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+
 
 _LONGEST_IMAGE = 320
 """Maximum length of a container image reference with tag and digest, in characters."""
 
 _SHORT = _Short()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
+
+
+@dataclass(frozen=True)
+class Described:
+    """Value of a `Problem` that is described instead of shown, such as a secret; printed in parentheses."""
+
+    words: str
+
+    def __repr__(self) -> str:
+        return f"({printable(self.words)})"
+
+
+SET = Described("set")
+"""Value of a `Problem` for a key that has a value, where the value itself says nothing or must not be shown."""
 
 
 class KitError(Exception):
@@ -68,22 +86,41 @@ class Problem:
     def __str__(self) -> str:
         where = self.place if self.line is None else f"line {self.line}: {self.place}"
         value = "" if self.value is None else f" = {self.short_value}"
-        return f"{where}{value}: {self.why} (accepted: {self.accepted})"
+        return f"{where}{value}: {printable(self.why)} (accepted: {printable(self.accepted)})"
 
     @property
     def place(self) -> str:
-        """Path of the key, preceded by the file's path unless the file is the stack file."""
-        return ": ".join(part for part in (self.file, self.path) if part)
+        """Path of the key, preceded by the file's path unless the file is the stack file, as `printable` text."""
+        return printable(": ".join(part for part in (self.file, self.path) if part))
 
     @property
     def short_value(self) -> str:
-        """Value as text of at most 80 characters; image references with a digest are never shortened."""
-        if isinstance(self.value, str) and "@sha256:" in self.value and len(self.value) <= _LONGEST_IMAGE:
-            return repr(self.value)
-        text = _SHORT.repr(
-            list(cast("tuple[object, ...]", self.value)) if isinstance(self.value, tuple) else self.value
-        )
-        return text if len(text) <= 80 else f"{text[:77]}..."
+        """Value as text of at most 80 characters; of larger lists and objects only the size. Image references with a
+        digest are never shortened.
+        """
+        value = list(cast("tuple[object, ...]", self.value)) if isinstance(self.value, tuple) else self.value
+        if isinstance(value, str) and "@sha256:" in value and len(value) <= _LONGEST_IMAGE:
+            return repr(value)
+        text = _SHORT.repr(value)
+        if len(text) <= 80:
+            return text
+        return _size(value) or f"{text[:77]}..."
+
+
+def printable(text: str) -> str:
+    """Return a text in which characters that can't be printed, such as line breaks and bidirectional marks, are escaped
+    as in Python, so that names in a file can't forge lines of output.
+    """
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _size(value: object) -> str | None:
+    """Return the size of a list or an object in words; None for other values."""
+    if not isinstance(value, list | Mapping):
+        return None
+    count = len(cast("list[object] | Mapping[object, object]", value))
+    kind, unit = ("an object", "key") if isinstance(value, Mapping) else ("a list", "item")
+    return f"{kind} of {count} {unit}{'s' * (count != 1)}"
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -99,7 +99,7 @@ CLUSTER = created(
     monitoring="install",
     leaderWorkerSets="install",
     networkPolicies={"engine": "calico"},
-    budget={"monthlyAmount": 1000, "recipients": ["ops@example.com"], "alerts": [{"percent": 50, "of": "forecast"}]},
+    budget={"monthlyAmount": 1000, "recipients": ["ops@example.com"], "alerts": [{"percent": 99.5, "of": "forecast"}]},
     ociMonitoring={"alarms": {"recipients": ["ops@example.com"]}, "logs": {"pods": True}},
     tags={"freeform": {"team": "a"}, "defined": {"Operations": {"CostCenter": "42"}}},
 )

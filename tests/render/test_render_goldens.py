@@ -137,7 +137,7 @@ def objects(rendered: Rendered, *components: str) -> dict[str, str]:
         elif not resource.type.startswith(COMPONENT):
             name = f"{resource.type} {resource.name}"
             inputs = json.loads(without_hashes(json.dumps(dict(resource.inputs))))
-            texts[name] = compact({"resource": resource.name, "type": resource.type, **inputs})
+            texts[name] = compact({"resource": f"{resource.type} {resource.name}", **inputs})
     return texts
 
 

@@ -404,7 +404,7 @@ def test_the_network_component_outputs_ids_only_of_parts_that_it_creates():
         ({"subnet_ids": {"api": "s"}}, "Give vcn_id beside it"),
         ({**ELSEWHERE, "subnet_ids": {"gpu": "s"}}, "has no part 'gpu'"),
         ({**ELSEWHERE, **FLANNEL, "nsg_ids": {"pods": "n"}}, "has no part 'pods'"),
-        ({"cidr": "10.0.0.0/21"}, "pods: 1536 addresses of 1021"),
+        ({"cidr": "10.0.0.0/21"}, r"The pods subnet needs 1536 addresses .*has room for 1021"),
     ],
 )
 def test_used_alone_the_network_component_refuses_invalid_arguments(changes, message):

@@ -134,8 +134,8 @@ def parse_reference(reference: str) -> ContainerImage:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ValueError(
-            f"{reference!r} is no container image: registry/repository:tag, and @sha256: with 64 hexadecimal digits"
-            " where it is pinned"
+            "this is no full name of a container image: registry/repository:tag, with or without @sha256: and 64"
+            " hexadecimal digits"
         )
     return ContainerImage(**match.groupdict())
 

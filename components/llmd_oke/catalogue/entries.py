@@ -143,8 +143,8 @@ def judged(kind: EntryKind[EntryType], name: str) -> tuple[EntryType | None, Seq
     try:
         document = yaml_files.read(project_values().folder / file.path, MAX_VALUES)
     except KitError as error:
-        accepted = (error.remedy or "a YAML file").rstrip(".")
-        return None, [Problem("", None, accepted, error.message.rstrip("."), file=where)]
+        why = f"{error.message} {error.remedy or ''}".rstrip(" .")
+        return None, [Problem("", None, "a YAML file", why, file=where)]
     result, problems = _validated(kind, document)
     if result is not None and kind.key is not None and getattr(result, kind.key) != name:
         problems = [*problems, Problem(kind.key, getattr(result, kind.key), name, f"the file is {name}{SUFFIX}")]
@@ -166,7 +166,8 @@ def _validated(kind: EntryKind[EntryType], document: yaml_files.YamlDocument) ->
         return None, [Problem("", None, f"an object with the keys {keys}", f"it is {kind_of(value)}")]
     numbers = ((path, leaf) for path, leaf in leaves(cast("object", value)) if isinstance(leaf, float))
     if infinite := [(path, number) for path, number in numbers if not math.isfinite(number)]:
-        return None, [Problem(path, number, "a finite number", "it has no end") for path, number in infinite]
+        accepted, why = "an ordinary number, such as 0.9", "it is infinite or not a number"
+        return None, [Problem(path, number, accepted, why) for path, number in infinite]
     try:
         text = json.dumps(value, default=str)
     except (TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 import typer
-from llmd_base.errors import InvalidStack, KitError, Problem
+from llmd_base.errors import InvalidStack, KitError, Problem, printable
 from llmd_base.progress import PlainProgress, Progress
 from llmd_base.records import document
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
@@ -131,8 +131,8 @@ def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
         errors().print(f"\n  [bold]{escape(problem.place)}[/]{line}")
         for name, text in (
             ("found", "nothing" if problem.value is None else problem.short_value),
-            ("accepted", problem.accepted),
-            ("because", problem.why),
+            ("accepted", printable(problem.accepted)),
+            ("because", printable(problem.why)),
         ):
             own_lines = wrap(text, max(errors().width - _MARGIN, 20), break_long_words=False, break_on_hyphens=False)
             shown = escape(f"\n{' ' * _MARGIN}".join(own_lines))  # a digest or an address is copied whole

@@ -311,8 +311,8 @@ def _network_spec(component: pulumi.Resource, name: str, args: NetworkArgs) -> _
     sizes = [PoolSize(pool["nodes"], pool["max_pods"]) for pool in args["pools"]]
     subnets = layout(cidr, choices.created(subnet_ids), sizes)
     if subnets.too_small:
-        reasons = [f"{part.role}: {part.needed} addresses of {part.room} ({part.reason})" for part in subnets.too_small]
-        raise KitError(f"{cidr} has no room for all subnets. {'; '.join(reasons)}.", "Give a larger range.")
+        reasons = [f"The {part.role} subnet {part.reason}." for part in subnets.too_small]
+        raise KitError(f"{cidr} has no room for all subnets. {' '.join(reasons)}", "Give a larger range.")
     created = dict(subnets.subnets)
     public_clients = args.get("public_load_balancer_cidrs")
     bastion_cidr = args.get("bastion_subnet_cidr") or str(created.get("bastion", cidr))

@@ -324,6 +324,8 @@ async def _obstacle(api_server: str, name: str, authority: ssl.SSLContext) -> st
             f"What answers at {api_server} is not this cluster's API server: {error.verify_message}.",
             "Is a tunnel to another cluster open on that port?",
         ) from error
+    except ConnectionRefusedError:
+        return "connection refused"
     except (OSError, TimeoutError) as error:
         return str(error) or "no answer"
     return ""

@@ -139,4 +139,7 @@ def _require(args: StorageArgs, *keys: str) -> None:
         KitError: an argument of `keys` is left out.
     """
     if missing := [key for key in keys if args.get(key) is None]:
-        raise KitError(f"A file system can't be created without {', '.join(missing)}.", "Or give an existing one.")
+        names = ", ".join(missing)
+        raise KitError(
+            f"A file system can't be created without {names}.", "Pass these arguments, or existing_volume_handle."
+        )

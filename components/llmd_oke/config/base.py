@@ -107,7 +107,7 @@ Ocid = Annotated[
     str,
     matching(
         r"^ocid1\.[a-z0-9]+\.[a-z0-9-]+\.[a-z0-9-]*\.([a-z0-9-]*\.)?[A-Za-z0-9_-]+$",
-        "an OCID such as ocid1.compartment.oc1..aaaa",
+        "an OCID: ocid1.<kind of resource>.oc1.…",
         max_length=255,
     ),
 ]

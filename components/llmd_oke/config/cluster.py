@@ -470,5 +470,7 @@ def read_kubeconfig(text: str) -> KubeconfigAccess:
         if urlsplit(access.server).scheme != "https" or not access.host:
             raise ValueError("no address of an API server")
     except (yaml.YAMLError, KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise KitError("The kubeconfig of the cluster can't be read.", "OKE gave something unexpected.") from error
+        shows = "oci ce cluster create-kubeconfig --cluster-id <its OCID> --file kubeconfig"
+        remedy = f"Look at it: `{shows}`; then update again."
+        raise KitError("The kubeconfig of the cluster can't be read.", remedy) from error
     return access

@@ -34,6 +34,7 @@ has is used.
 """
 
 _BASE_FORM = "the name of a file beside the stack file, such as shared.yaml"
+_NO_BASE = "the name of another file in {folder}/; there is none yet"
 
 Steps: TypeAlias = tuple[str | int, ...]
 Keys: TypeAlias = Mapping[str | int, Any]
@@ -179,7 +180,9 @@ def _base_of(name: object, sources: Sequence[StackSource], folder: Path) -> Stac
         raise refused("a file that doesn't build on this one", f"it builds on itself: {' -> '.join([*chain, file])}")
     if not (folder / name).is_file():
         there = sorted(path.name for path in folder.glob("*.yaml") if re.match(BASE_PATTERN, path.name))
-        raise refused(f"one of {', '.join(there)}" if there else _BASE_FORM, f"there is no file {file}")
+        others = [other for other in there if f"{folder.name}/{other}" not in chain]
+        accepted = f"one of {', '.join(others)}" if others else _NO_BASE.format(folder=folder.name)
+        raise refused(accepted, f"there is no file {file}")
     document = yaml_files.read(folder / name, MAX_VALUES)
     if problems := [replace(problem, file=file) for problem in document.problems()]:
         raise InvalidStack(problems)

@@ -27,8 +27,9 @@ def stack_file(project: Path, stack: str) -> Path:
         KitError: `stack` is no valid name of a stack.
     """
     if not _NAME.fullmatch(stack):
-        known = ", ".join(stacks(project)) or "none"
-        raise KitError(f"{stack!r} is no name of a stack.", f"Stacks here: {known}.")
+        form = "A name has letters, digits, dots, dashes and underscores, such as prod."
+        known = ", ".join(stacks(project)) or "none yet; `llmd-oke init` makes one"
+        raise KitError(f"{stack!r} is no name of a stack.", f"{form} Stacks here: {known}.")
     return project / "stacks" / f"Pulumi.{stack.rsplit('/', 1)[-1]}.yaml"
 
 
@@ -103,7 +104,8 @@ def effective(project: Path, stack: str) -> EffectiveStack:
         known = stacks(project)
         if not known:
             require_project(project)
-        raise KitError(f"There is no stack file {path}.", f"Stacks here: {', '.join(known) or 'none'}.")
+        makes = f"`llmd-oke init --stack {stack.rpartition('/')[2]}` makes this one"
+        raise KitError(f"There is no stack file {path}.", f"Stacks here: {', '.join(known) or 'none'}. {makes}.")
     content = yaml_files.read(path)
     if problems := list(content.problems()):
         raise InvalidStack(problems)

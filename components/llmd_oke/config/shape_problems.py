@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import cache, partial, reduce
 from typing import Any, cast
 
-from llmd_base.documents import ACCEPTED, context_of, kind_of
+from llmd_base.documents import ACCEPTED, PATTERNS_IN_WORDS, context_of, kind_of
 from llmd_base.errors import Problem
 from llmd_bench.deployment import SHORT_FORMS
 from pydantic import BaseModel
@@ -23,8 +23,13 @@ Nodes = Callable[[Location], list[dict[str, Any]]]
 
 _KINDS = {"string": "text", "integer": "a whole number", "number": "a number", "array": "a list", "object": "an object"}
 
+_SIMILAR = 0.74
+"""Least similarity of names that are suggested for each other (difflib's ratio): `secret` is 0.75 similar to
+`pullSecret`, and `scaling` is 0.71 similar to `cycling`.
+"""
+
 _WHY: dict[str, str] = {
-    "finite_number": "it has no end",
+    "finite_number": "it is infinite or not a number",
     "literal_error": "there is no such choice",
     "union_tag_invalid": "there is no such choice",
     "greater_than": "it is too small",
@@ -58,18 +63,20 @@ def did_you_mean(written: str, known: Iterable[str], likeliest: str | None = Non
     first = likeliest or closest(written, names)
     if first is None:
         return "one of " + ", ".join(names)
-    others = ", ".join(name for name in names if name != first)
-    return f"{first}? or another of {others}" if others else first
+    others = [name for name in names if name != first]
+    if len(others) < 2:
+        return "? or ".join([first, *others])
+    return f"{first}? or another of {', '.join(others)}"
 
 
 def closest(written: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to `written`, or that begins with it, ignoring case; None if there is
-    none.
+    """Return the known name that is most similar to `written`, or of which one begins with the other, ignoring case;
+    None if there is none.
     """
     by_lower_case = {name.lower(): name for name in known}
     wanted = written.lower()
-    close = get_close_matches(wanted, by_lower_case, n=1)
-    begins = [name for name in by_lower_case if wanted and name.startswith(wanted)]
+    close = get_close_matches(wanted, by_lower_case, n=1, cutoff=_SIMILAR)
+    begins = [name for name in by_lower_case if wanted and (name.startswith(wanted) or wanted.startswith(name))]
     return next((by_lower_case[name] for name in (*close, *begins)), None)
 
 
@@ -96,7 +103,7 @@ def _problem(details: ErrorDetails, document: Any, nodes: Nodes) -> Problem:
         case "value_error":
             return Problem(_path(location), value, _expected(location, nodes), _accepted(location, details, nodes))
         case kind:
-            why = _WHY.get(kind) or f"it is {kind_of(value)}"
+            why = f"it is {kind_of(value)}" if value is None else _WHY.get(kind, f"it is {kind_of(value)}")
             return Problem(_path(location), value, _accepted(location, details, nodes), why)
 
 
@@ -204,7 +211,14 @@ def _expected(location: Location, nodes: Nodes) -> str:
         if "description" in node:
             first_sentence = " ".join(node["description"].split()).split(". ")[0].rstrip(".")
             return f"{_KINDS.get(node.get('type', ''), 'a value')}: {first_sentence}"
-    return "a value"
+    return " or ".join(dict.fromkeys(words for node in nodes(location) if (words := _in_words(node)))) or "a value"
+
+
+def _in_words(node: dict[str, Any]) -> str | None:
+    """Describe the kind of value that a part of a JSON Schema without description accepts; None if it names none."""
+    kind = PATTERNS_IN_WORDS.get(node.get("pattern", "")) or _KINDS.get(node.get("type", ""))
+    least = node.get("minItems")
+    return f"{kind} with at least {least} item{'s' * (least != 1)}" if kind and least else kind
 
 
 def _nodes(root: type[BaseModel], location: Location) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ FolderPath = Annotated[
     str,
     matching(
         r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$",
-        "an absolute path of letters, digits, dots, dashes and underscores, without a slash at its end",
+        "an absolute path such as /mnt/models: no part begins with a dot, no slash at the end",
         max_length=255,
     ),
 ]
@@ -374,7 +374,7 @@ class RegistryMirrorConfig(ConfigPart):
         matching(
             r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+|localhost)(:[0-9]{1,5})?"
             r"(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$",
-            "a registry and a path in it, without https:// and without a slash at its end, such as"
+            'a registry and a path in lower case, without https://, tag, digest, ".." or final slash, such as'
             " iad.ocir.io/namespace/mirror",
             max_length=128,
         ),

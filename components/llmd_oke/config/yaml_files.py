@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import yaml
-from llmd_base.documents import require_bounded
-from llmd_base.errors import KitError, Problem
+from llmd_base.documents import UnboundedError, require_bounded
+from llmd_base.errors import Described, KitError, Problem
 from yaml.reader import ReaderError
 
 CONFIG_KEY = "llmd-oke:stack"
@@ -42,6 +42,10 @@ numbers arrive as integers.
 """
 
 _LARGEST = int(sys.float_info.max)
+
+_SMALLER = "Make the file smaller, with fewer levels of lists and objects, and fewer aliases of aliases."
+_ONE_DOCUMENT = "Leave out the line `---` between the two."
+_LEFT_OPEN = "Is a quote, a bracket or {{ }} left open in this line, or does a text with : or { need quotes?"
 
 _RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 for _name, _pattern, _firsts in (
@@ -224,7 +228,12 @@ def _yaml_error(path: Path, error: Exception) -> KitError:
     if isinstance(error, ReaderError):
         return KitError(f"{path} is not YAML: character {error.position} of it is a control character.", "Remove it.")
     if isinstance(error, RecursionError):
-        return KitError(f"{path} is not YAML that can be read: it is nested too deeply.")
+        return KitError(f"{path} is too large: it is nested too deeply.", _SMALLER)
+    if isinstance(error, UnboundedError):
+        return KitError(f"{path} is too large: {error}.", _SMALLER)
+    if isinstance(error, _NoDateError):
+        where = f"{path}:{error.line} has a date that does not exist: {error}."
+        return KitError(where, "Put the value in quotes if it is text.")
     if isinstance(error, yaml.MarkedYAMLError):
         return _marked_error(path, error)
     return KitError(f"{path} is not YAML: {error}")
@@ -264,6 +273,22 @@ def _construct_number(loader: Any, node: yaml.ScalarNode) -> int | float | str:
     return number(str(loader.construct_scalar(node)))
 
 
+class _NoDateError(yaml.YAMLError):
+    """Error for a value in the form of a date that the calendar doesn't have; `line` is its line in the file."""
+
+    def __init__(self, why: str, line: int) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def _construct_date(loader: Any, node: yaml.ScalarNode) -> object:
+    try:
+        return loader.construct_yaml_timestamp(node)
+    except ValueError as error:
+        raise _NoDateError(str(error), node.start_mark.line + 1) from error
+
+
+Loader.add_constructor(f"{_TAG}timestamp", _construct_date)
 Loader.add_constructor(f"{_TAG}int", _construct_number)
 Loader.add_constructor(f"{_TAG}float", _construct_number)
 
@@ -309,7 +334,8 @@ def _scan(node: yaml.Node, path: str, around: tuple[yaml.Node, ...], done: set[i
     already visited.
     """
     if node in around:
-        yield Problem(path, None, "something else", "the alias contains itself", node.start_mark.line + 1)
+        accepted = "a value written out, or an alias of another part"
+        yield Problem(path, None, accepted, "the alias contains itself", node.start_mark.line + 1)
     elif len(around) > MAX_LEVELS:
         where = f"{path[:40]}…"
         yield Problem(where, None, f"at most {MAX_LEVELS} levels", "it is nested too deeply", node.start_mark.line + 1)
@@ -337,10 +363,9 @@ def _repeated_keys(node: yaml.MappingNode, path: str) -> Iterator[Problem]:
         line = key.start_mark.line + 1
         if str(key.value) in first_lines:
             why = f"the key is in line {first_lines[str(key.value)]} already"
-            text = "a list" if isinstance(value, yaml.SequenceNode) else "an object"
-            if isinstance(value, yaml.ScalarNode):
-                text = str(value.value)
-            yield Problem(_key_path(path, key), text, "one of the two", why, line)
+            written = Described("a list" if isinstance(value, yaml.SequenceNode) else "an object")
+            shown = str(value.value) if isinstance(value, yaml.ScalarNode) else written
+            yield Problem(_key_path(path, key), shown, "one of the two", why, line)
         first_lines.setdefault(str(key.value), line)
 
 
@@ -362,7 +387,8 @@ def _marked_error(path: Path, error: yaml.MarkedYAMLError) -> KitError:
         tag = problem.rsplit(" ", 1)[-1].strip("'").replace("tag:yaml.org,2002:", "!!")
         return KitError(f"{where} is not YAML that the kit reads: the tag {tag} means nothing here.", "Leave it out.")
     parts = dict.fromkeys(part for part in (error.context, problem) if part)
-    return KitError(f"{where} is not YAML: {', '.join(parts)}.")
+    remedy = _ONE_DOCUMENT if "another document" in problem else _LEFT_OPEN
+    return KitError(f"{where} is not YAML: {', '.join(parts)}.", remedy)
 
 
 def _round_trip(text: str) -> Any:

@@ -32,6 +32,7 @@ OFFERS = 8
 
 OPERATOR = "Look whether the operator that makes them runs; in OKE, at the add-on's state and its pods."
 WAY = "Is the API server reached from here, with a tunnel to this cluster and no other, and may this user sign in?"
+RIGHT = "This user needs the right to get customresourcedefinitions."
 PROGRAM = "The kubeconfig's program must be on PATH and sign in: `llmd-oke token` with the options that it has there."
 
 _ABSENT = "it is not there"
@@ -144,7 +145,9 @@ async def _lack(client: "AsyncClient", name: str) -> str:
             return _ABSENT
         if error.status.code == 429 or (error.status.code or 0) >= 500:
             return f"it answers {error.status.code}, {error.status.message}"
-        raise KitError(f"The cluster doesn't show its definitions: {error.status.message}", WAY) from error
+        remedy = RIGHT if error.status.code == 403 else WAY
+        message = f"The cluster refuses to show custom resource definitions: {error.status.message}."
+        raise KitError(message, remedy) from error
     except httpx2.HTTPError as error:
         return _unheard(error)
     except (ConfigError, OSError, ValueError) as error:  # of the exec plug-in, or of its output
@@ -197,7 +200,8 @@ def _unheard(error: "httpx2.HTTPError") -> str:
     """
     for cause in causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            raise KitError(f"The API server's certificate is not trusted: {cause}.", WAY) from error
+            why = getattr(cause, "verify_message", None) or cause.args[-1]
+            raise KitError(f"The API server's certificate is not trusted: {why}.", WAY) from error
     return str(error) or type(error).__name__
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.adapters import adapter_facts
@@ -30,7 +30,7 @@ def adapter_problems(context: PlannedModel) -> Iterator[Problem]:
     yield from _support(context, path)
     if not is_prewarmed(context.stack):
         why = "servers read adapters from the model cache, which pre-warming fills"
-        yield Problem(path, "given", "nothing, or a storage.modelCache with storage.prewarm", why)
+        yield Problem(path, SET, "nothing, or a storage.modelCache with storage.prewarm", why)
 
 
 def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
@@ -40,16 +40,16 @@ def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
     if release is not None and not release.vllm.adapters:
         why = f"of vLLM in {release.name} it isn't known that it reads adapters while it runs"
         accepted = " or ".join(other.name for other in others if other.vllm.adapters)
-        yield Problem(path, "given", f"nothing, or release {accepted}", why)
+        yield Problem(path, SET, f"nothing, or release {accepted}", why)
     elif release is not None and release.router.rewrites is None:
         router_release = router_of(context.stack)
         why = f"the endpoint picker of {router_release} isn't known to write the names of adapters' revisions"
         accepted = " or ".join(other.name for other in others if other.router.rewrites is not None)
-        yield Problem(path, "given", f"nothing, or override.router {accepted}", why)
+        yield Problem(path, SET, f"nothing, or override.router {accepted}", why)
     if not adapter_facts().takes(facts):
         families = ", ".join(adapter_facts().families)
         why = f"{facts.name} is of {facts.architecture.family}, whose layers aren't known to take adapters on ROCm"
-        yield Problem(path, "given", f"nothing, or a model of {families} without experts", why)
+        yield Problem(path, SET, f"nothing, or a model of {families} without experts", why)
     if router.mode == "none":
         why = "no endpoint picker leads a request to the revision of its adapter"
         yield Problem(f"{context.path}.router.mode", "none", "standalone, or no engine.adapters", why)

@@ -19,10 +19,10 @@ def budget_problems(config: StackConfig) -> Iterator[Problem]:
         return
     if config.created_cluster is None:
         why = "only a stack that creates its cluster knows a compartment and the tenancy"
-        yield Problem("budget", budget.monthly_amount, "nothing, or a cluster of mode create", why)
+        yield Problem("budget.monthlyAmount", budget.monthly_amount, "nothing, or a cluster of mode create", why)
     for index, alert in enumerate(budget.alerts):
         if alert in budget.alerts[:index]:
-            yield Problem(f"budget.alerts[{index}]", f"{alert.percent:g}", "each alert once", "it is there already")
+            yield Problem(f"budget.alerts[{index}].percent", alert.percent, "each alert once", "it is there already")
         if round(alert.percent, 2) != alert.percent:
             why = "OCI's thresholds have no more"
             yield Problem(f"budget.alerts[{index}].percent", alert.percent, "at most two decimal places", why)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from llmd_base.errors import KitError, Problem
+from llmd_base.errors import SET, Described, KitError, Problem
 from llmd_base.records import record
 
 from llmd_oke import catalogue
@@ -126,12 +126,12 @@ def _kubeconfig(text: str) -> Iterator[Problem]:
         user = read_kubeconfig(text).user
     except KitError:
         why = "it is no kubeconfig with a cluster's https:// address, its authority and a user"
-        yield Problem(path, "another text", accepted, why)
+        yield Problem(path, SET, accepted, why)
         return
     if keys := sorted(KUBECONFIG_CREDENTIALS & set(user)):
         why = "whoever reads the stack file could use them, and the kit signs in by itself"
         accepted = f"{accepted}, whose user asks a program (exec)"
-        yield Problem(path, f"credentials ({', '.join(keys)})", accepted, why)
+        yield Problem(path, Described(f"credentials: {', '.join(keys)}"), accepted, why)
 
 
 def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:
@@ -293,4 +293,5 @@ def _too_few_nodes(
         key = "scaling.maxSize" if pool.autoscaled else "size"
         return Problem(f"gpuPools[0].{key}", size, f"at least {enough}, or fewer or smaller servers", why)
     sizes = " + ".join(str(pool.limits.most) for pool in known_pools)
-    return Problem("gpuPools", f"{sizes} nodes", f"at least {enough} nodes, or fewer or smaller servers", why)
+    accepted = f"at least {enough} nodes, or fewer or smaller servers"
+    return Problem("gpuPools", Described(f"{sizes} nodes"), accepted, why)

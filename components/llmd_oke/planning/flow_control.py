@@ -5,7 +5,7 @@ limits.
 from collections.abc import Iterator
 from typing import get_args
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 from llmd_base.records import record
 from pydantic.alias_generators import to_camel
 
@@ -72,11 +72,11 @@ def flow_control_problems(
         return
     if model.router.config is not None:
         why = "router.config replaces this key, so that it would have no effect"
-        yield Problem(place, "flow control", "nothing beside router.config", why)
+        yield Problem(place, SET, "nothing beside router.config", why)
         return
     if picker.flow_control is None:
         why = f"endpoint picker {picker.version} holds no requests back"
-        yield Problem(place, "flow control", "nothing, or another release", why)
+        yield Problem(place, SET, "nothing, or another release", why)
         return
     yield from _detector_problems(asked, place)
     yield from _band_problems(config, asked, place)

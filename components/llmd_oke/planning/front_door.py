@@ -4,7 +4,7 @@ weights, limits and access.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 from llmd_base.records import record
 
 from llmd_oke import catalogue
@@ -80,7 +80,7 @@ def front_door_problems(config: StackConfig) -> Iterator[Problem]:
         return
     if config.layer == "cluster":
         why = "the cluster layer deploys no models"
-        yield Problem(_PATH, "a front door", "nothing, or the stack of the serving layer", why)
+        yield Problem(_PATH, SET, "nothing, or the stack of the serving layer", why)
     yield from _name_problems(config, door)
     yield from _access_problems(config, door)
     yield from _limit_problems(config, door)
@@ -185,7 +185,7 @@ def _limit_problems(config: StackConfig, door: FrontDoorConfig) -> Iterator[Prob
         yield from _models_problems(f"{path}.clients.{name}", limit, known)
         if (limits.models if limit.models is None else limit.models) == ():
             why = "a client without a model can ask nothing"
-            yield Problem(f"{path}.clients.{name}.models", "no model", "one of " + ", ".join(known), why)
+            yield Problem(f"{path}.clients.{name}.models", (), "one of " + ", ".join(known), why)
 
 
 def _models_problems(path: str, limits: Limits | ClientLimit, known: Sequence[str]) -> Iterator[Problem]:
@@ -219,7 +219,7 @@ def _load_balancer_problems(config: StackConfig, door: FrontDoorConfig) -> Itera
     if door.exposure == "cluster":
         if balancer.subnet_id is not None or balancer.security_group_ids:
             why = "a front door for pods has no load balancer"
-            yield Problem(path, "a subnet or groups", "nothing, or exposure: internal or public", why)
+            yield Problem(path, SET, "nothing, or exposure: internal or public", why)
         return
     if door.exposure == "public" and balancer.subnet_id is None:
         cluster = config.cluster if config.layer == "all" else None

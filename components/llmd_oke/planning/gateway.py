@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Described, Problem
 
 from llmd_oke.catalogue.serving import GatewayProvider, gateway_provider, gateway_provider_names
 from llmd_oke.config import ModelConfig, StackConfig
@@ -55,7 +55,7 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
     for i, model in enumerate(config.models):
         if model.router.mode != "gateway" and model.router.route != Route():
             why = f"with router.mode: {model.router.mode} there is no Gateway to attach a route to"
-            yield Problem(f"models[{i}].router.route", "a route", "nothing, or router.mode: gateway", why)
+            yield Problem(f"models[{i}].router.route", SET, "nothing, or router.mode: gateway", why)
     asked = config.gateway
     if asked is None:
         for i in behind:
@@ -64,7 +64,7 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
         return
     if not behind:
         why = "no model has router.mode: gateway"
-        yield Problem(_PATH, f"mode: {asked.mode}", "nothing, or router.mode: gateway of a model", why)
+        yield Problem(_PATH, SET, "nothing, or router.mode: gateway of a model", why)
     provider = gateway_provider(asked.provider)
     if provider is None:
         accepted = did_you_mean(asked.provider, gateway_provider_names())
@@ -85,7 +85,7 @@ def gateway_problems(config: StackConfig) -> Iterator[Problem]:
     if config.front_door is not None:
         for i in behind:
             why = f"the routers of models[{i}] take no requests themselves, the Gateway does"
-            yield Problem("frontDoor", "a front door", "nothing, or router.mode: standalone", why)
+            yield Problem("frontDoor", SET, "nothing, or router.mode: standalone", why)
     yield from _route_problems(behind)
 
 
@@ -120,7 +120,7 @@ def _route_problems(behind: dict[int, ModelConfig]) -> Iterator[Problem]:
                 why = f"the same requests are for models[{other}] already"
                 named = [f"{name}: {value}" for name, value in route.headers.items()]
                 shown = ", ".join([*(route.hosts or ("any host",)), *named, f"path {route.path}"])
-                yield Problem(f"models[{i}].router.route", shown, "hosts or headers of its own", why)
+                yield Problem(f"models[{i}].router.route", Described(shown), "hosts or headers of its own", why)
                 break
 
 

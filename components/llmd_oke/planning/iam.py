@@ -147,7 +147,7 @@ def iam_problems(config: StackConfig) -> Iterator[Problem]:
             yield Problem(f"cluster.iam.dynamicGroups.{key}", ocid, "nothing, or create: true", why)
         if iam.grants:
             why = "no policies are created"
-            yield Problem("cluster.iam.grants", ", ".join(iam.grants), "nothing, or create: true", why)
+            yield Problem("cluster.iam.grants", iam.grants, "nothing, or create: true", why)
 
 
 def _statement_texts(statement: IamStatement, need: Need, variables: Variables) -> Iterator[str]:
@@ -156,12 +156,11 @@ def _statement_texts(statement: IamStatement, need: Need, variables: Variables) 
     text = Template(statement.text).safe_substitute(facts.policies().principals)
     repeated = variables.resource_ids.get(statement.variable, ()) if statement.variable else [""]
     if not repeated:
-        raise KitError(
-            f"The need {need} must know {statement.variable}.", f"Give it at least one {statement.variable}."
-        )
+        name = statement.variable
+        raise KitError(f"The IAM policy for {need} needs a value for {name}.", f"Pass at least one {name}.")
     for ocid in repeated:
         try:
             yield Template(text).substitute({**values, **({statement.variable: ocid} if statement.variable else {})})
         except KeyError as missing:
             name = missing.args[0]
-            raise KitError(f"The need {need} must know {name}.", f"Give {name}.") from missing
+            raise KitError(f"The IAM policy for {need} needs a value for {name}.", f"Pass {name}.") from missing

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from llmd_base.errors import SET
 from llmd_bench.deployment import Parallelism
 from pydantic import Field
 
@@ -55,7 +56,7 @@ class KnownFault(Entry):
         given: Sequence[str],
         *,
         kv_connector: bool,
-    ) -> tuple[str, str] | None:
+    ) -> tuple[str, object] | None:
         """Return the key inside a model of the stack file that causes the fault, and its value; None if the fault
         doesn't occur. `given` has vLLM's arguments that follow from other keys of the stack file.
         """
@@ -84,7 +85,7 @@ class KnownFault(Entry):
             self.quantized and model.quantized_from is None
         )
 
-    def _place(self, engine: Engine, variables: Mapping[str, str]) -> tuple[str, str]:
+    def _place(self, engine: Engine, variables: Mapping[str, str]) -> tuple[str, object]:
         """Return the first setting in the stack file that causes the fault; the key `model` if all are in the
         catalogue's entry.
         """
@@ -92,7 +93,7 @@ class KnownFault(Entry):
             if _name(argument) in self.arguments:
                 return f"engine.extraArgs[{i}]", argument
         if engine.speculation is not None and "speculative-config" in self.arguments:
-            return "engine.speculation", "given"
+            return "engine.speculation", SET
         for row, role in itertools.product(engine_settings().settings, ROLES):
             if row.flag in self.arguments and (value := engine.of_role(role).settings().get(row.field)) is not None:
                 return engine.key_of(row.field, role), row.written(value)
@@ -110,7 +111,7 @@ class MetFault:
 
     fault: KnownFault
     key: str
-    value: str
+    value: object
 
     def __str__(self) -> str:
         """Return the fault's consequence with its source."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.serving import scaling
@@ -58,7 +58,7 @@ def _role(model: ModelConfig, role: Role, limits: ServersScaling, path: str) -> 
         own = " or ".join(f"scaling.{other}" for other in model.topology.servers())
         example = "agg-tp1-16r" if role == "aggregated" else "8p-tp1-4d-tp2"
         accepted = f"{own}, or a topology with {role} servers, such as {example}"
-        yield Problem(path, "given", accepted, f"{model.topology} has no {role} servers")
+        yield Problem(path, SET, accepted, f"{model.topology} has no {role} servers")
         return
     why = f"the topology starts with {part.replicas} {role} {'server' if part.replicas == 1 else 'servers'}"
     if limits.min_replicas > part.replicas:

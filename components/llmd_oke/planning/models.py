@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 from llmd_bench.deployment import SHORT_FORMS, Parallelism
 
 from llmd_oke import catalogue
@@ -424,14 +424,14 @@ def _settings_of_roles(context: PlannedModel) -> Iterator[Problem]:
     for role, own in engine.roles().items():
         path = f"{context.path}.engine.{role}"
         if role not in roles:
-            yield Problem(path, "given", " or ".join(roles), f"{context.model.topology} has no {role} servers")
+            yield Problem(path, SET, " or ".join(roles), f"{context.model.topology} has no {role} servers")
         for i, argument in enumerate(own.extra_args):
             flag = flag_of(argument)
             if flag.startswith("-") and not alike.ignores(flag) and flag not in engine_settings().taken():
                 yield Problem(f"{path}.extraArgs[{i}]", argument, "engine.extraArgs, for all servers", why)
         for name in own.env:
             if name not in alike.environment:
-                yield Problem(f"{path}.env.{name}", "given", "engine.env, for all servers", why)
+                yield Problem(f"{path}.env.{name}", SET, "engine.env, for all servers", why)
 
 
 def _catalogue_arguments(context: PlannedModel) -> Iterator[Problem]:
@@ -452,7 +452,7 @@ def _catalogue_arguments(context: PlannedModel) -> Iterator[Problem]:
     for name in facts.environment:
         if name in {*_OWN_VARIABLES, _LAYOUT, QUICK_REDUCE_VARIABLE} or _SECRET_VARIABLE.search(name.upper()):
             accepted = "nothing here, models[].engine.env there"
-            yield Problem(f"environment.{name}", "given", accepted, why, file=file)
+            yield Problem(f"environment.{name}", SET, accepted, why, file=file)
 
 
 def _attention_backend(context: PlannedModel) -> Iterator[Problem]:
@@ -531,14 +531,14 @@ def _refused_variables(variables: Mapping[str, str], path: str) -> Iterator[Prob
     """Yield a problem for environment variables that a stack file may not set, for all roles or for one."""
     for name, (accepted, why) in _OWN_VARIABLES.items():
         if name in variables:
-            yield Problem(f"{path}.{name}", "given", accepted, why)
+            yield Problem(f"{path}.{name}", SET, accepted, why)
     for name in variables:
         if name not in _OWN_VARIABLES and _SECRET_VARIABLE.search(name.upper()):
             of_hugging_face = name in {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
             others = f"nothing: the only secret that servers get is Hugging Face's token, by {_SET_BY_PULUMI}"
             accepted = _SET_BY_PULUMI if of_hugging_face else others
             why = "a secret would stand in plain text in the stack file, its state and every pod"
-            yield Problem(f"{path}.{name}", "given", accepted, why)
+            yield Problem(f"{path}.{name}", SET, accepted, why)
     level = variables.get(QUICK_REDUCE_VARIABLE, "NONE")
     if level != "NONE":
         why = "it changes answers, so that it is told with the stack and evaluated by each update"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 from llmd_base.records import record
 
 from llmd_oke.catalogue.monitoring import monitoring as facts
@@ -73,7 +73,7 @@ def monitoring_problems(config: StackConfig) -> Iterator[Problem]:
         yield Problem("monitoring", mode, "install or none", why)
     if config.canaries is not None and (mode == "none" or config.layer == "cluster"):
         why = "nobody would hear of what they find" if mode == "none" else "the cluster layer serves no models"
-        yield Problem("canaries", "given", "nothing, or monitoring of the models", why)
+        yield Problem("canaries", SET, "nothing, or monitoring of the models", why)
     for i, model in enumerate(config.models if config.canaries else ()):
         if (connector := model.engine.kv_cache.connector) != "nixl":
             why = "canaries hand KV cache over by NIXL's protocol alone"

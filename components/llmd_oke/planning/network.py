@@ -148,8 +148,8 @@ class NetworkPlan:
 
 @dataclass(frozen=True)
 class TooSmall:
-    """Subnet that doesn't fit the VCN: the number of addresses that it needs, and the number that the VCN has
-    for it.
+    """Subnet that doesn't fit the VCN: the number of addresses that it needs, the number that the VCN has for it, and
+    both with the reason in words, which follow the name of the subnet.
     """
 
     role: SubnetRole
@@ -332,7 +332,7 @@ def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[Pool
         if last <= room:
             subnets[role] = network
         else:
-            reason = f"small subnets share the first quarter of the VCN, and this one ends {last} addresses into it"
+            reason = f"needs the VCN's first quarter to have {last} addresses; it has {room}"
             too_small.append(TooSmall(role, last, room, reason))
     end = max((int(network.broadcast_address) + 1 for network in subnets.values()), default=int(vcn.network_address))
     for role, entry in facts.subnets().growing.items():
@@ -344,11 +344,13 @@ def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[Pool
             subnets[role] = network
         else:
             nodes = sum(pool.nodes for pool in pools)
-            reason = f"{nodes} nodes and {nodes_with_surge(pools) - nodes} more during updates"
+            needing = f"{nodes} nodes and {nodes_with_surge(pools) - nodes} more during updates"
             if role == "pods":
                 most = max((pool.max_pods for pool in pools), default=0)
-                reason += f", with up to {most} pods each on VNICs of {facts.subnets().addresses_per_vnic} addresses"
-            too_small.append(TooSmall(role, needed, 0 if network is None else addresses(network), reason))
+                needing += f", with up to {most} pods each on VNICs of {facts.subnets().addresses_per_vnic} addresses"
+            left = 0 if network is None else addresses(network)
+            reason = f"needs {needed} addresses ({needing}); the VCN has room for {left}"
+            too_small.append(TooSmall(role, needed, left, reason))
     return Layout(vcn, subnets, tuple(too_small))
 
 
@@ -450,8 +452,7 @@ def network_problems(config: StackConfig) -> Iterator[Problem]:
             yield Problem(other.path, str(other.network), f"a range outside of {one.network}", why)
     if vcn and possible:
         for crowded in _created_layout(config, cluster, vcn).too_small:
-            role, reason = to_camel(crowded.role), crowded.reason
-            why = f"{role} need {crowded.needed} addresses ({reason}); there are {crowded.room}"
+            why = f"the {to_camel(crowded.role)} subnet {crowded.reason}"
             yield Problem(f"{_PATH}.cidr", str(vcn), _large_enough(config, cluster, vcn, crowded), why)
 
 
@@ -550,9 +551,16 @@ def _created_layout(config: StackConfig, cluster: CreateCluster, vcn: IPv4Networ
 
 
 def _large_enough(config: StackConfig, cluster: CreateCluster, vcn: IPv4Network, crowded: TooSmall) -> str:
-    for prefix in range(vcn.prefixlen - 1, facts.subnets().vcn_prefixes.shortest - 1, -1):
-        larger = _created_layout(config, cluster, vcn.supernet(new_prefix=prefix))
-        if crowded.role not in {still.role for still in larger.too_small}:
-            return f"a range of /{prefix} or larger"
+    """Return what would be accepted instead of a range in which a subnet has too little room: the smallest range with
+    room for all subnets; if there is none, that with room for this subnet, or fewer nodes.
+    """
+    larger = {
+        prefix: {small.role for small in _created_layout(config, cluster, vcn.supernet(new_prefix=prefix)).too_small}
+        for prefix in range(vcn.prefixlen - 1, facts.subnets().vcn_prefixes.shortest - 1, -1)
+    }
+    enough = [prefix for prefix, small in larger.items() if not small]
+    enough += [prefix for prefix, small in larger.items() if crowded.role not in small]
+    if enough:
+        return f"a range of /{enough[0]} or larger"
     fewer = "fewer nodes" if crowded.role == "workers" else "fewer nodes, fewer pods for each node (maxPods)"
     return f"{fewer}, or cni: flannel" if crowded.role == "pods" else fewer

@@ -4,7 +4,7 @@ have them.
 
 from collections.abc import Iterator
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 
 from llmd_oke.catalogue.oci_monitoring import AlarmNeed, oci_monitoring
 from llmd_oke.config import StackConfig
@@ -41,10 +41,10 @@ def oci_monitoring_problems(config: StackConfig) -> Iterator[Problem]:
         return
     if config.created_cluster is None:
         why = "only a stack that creates its cluster knows its compartment and its OCID"
-        yield Problem(_PATH, "alarms or logs", "nothing, or a cluster of mode create", why)
+        yield Problem(_PATH, SET, "nothing, or a cluster of mode create", why)
     alarms, logs = chosen.alarms, chosen.logs
     if alarms is None and logs is None:
-        yield Problem(_PATH, None, "alarms or logs", "there is nothing in it")
+        yield Problem(_PATH, {}, "alarms or logs", "there is nothing in it")
     if logs is not None and not logs.control_plane and not logs.pods:
         yield Problem(f"{_PATH}.logs", None, "controlPlane or pods", "there is nothing in it")
     if logs is not None and logs.pods and config.created_cluster and not config.created_cluster.iam.create:

@@ -5,7 +5,7 @@ pods with a whole node and an equal number of ranks each, and roles of Disaggreg
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 from llmd_bench.deployment import Parallelism
 
 from llmd_oke.catalogue.releases import OverNodes, release_names
@@ -64,7 +64,7 @@ def over_nodes_problems(context: PlannedModel) -> Iterator[Problem]:
     for role in roles:
         if context.model.scaling is not None and role in context.model.scaling.servers():
             why = f"{role} servers span nodes, and nobody has shown that KEDA scales groups of pods by vLLM's counters"
-            yield Problem(f"{context.path}.scaling.{role}", "given", "nothing", why)
+            yield Problem(f"{context.path}.scaling.{role}", SET, "nothing", why)
     if not context.model.object_name[0].isalpha():
         why = f"a LeaderWorkerSet's name begins with a letter ({DNS_LABEL_FORM})"
         yield Problem(f"{context.path}.name", context.model.name, "a name that begins with a letter", why)
@@ -96,7 +96,7 @@ def disaggregated_set_problems(context: PlannedModel) -> Iterator[Problem]:
         return
     if model.scaling is not None:
         why = "KEDA scales Deployments, and the servers are roles of a DisaggregatedSet"
-        yield Problem(f"{context.path}.scaling", "given", "nothing", why)
+        yield Problem(f"{context.path}.scaling", SET, "nothing", why)
     names = {role: _longest_name(context, role) for role in model.topology.servers()}
     role, longest = max(names.items(), key=lambda item: len(item[1]))
     if (excess := len(longest) - LONGEST_STATEFUL_SET) > 0:

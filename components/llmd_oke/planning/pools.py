@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import isfinite
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Described, Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
@@ -84,7 +84,7 @@ def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPoolConfig, 
     minimum = SELF_MANAGED_MINIMUM[cluster.cni]
     if pool.launch in SELF_MANAGED_LAUNCHES and _parts(cluster.kubernetes_version) < minimum:
         accepted = "at least v" + ".".join(map(str, minimum))
-        why = f"self-managed nodes ({path}.launch: {pool.launch}) with {cluster.cni} need it"
+        why = f"self-managed nodes ({path}.launch: {pool.launch}) can't join a {cluster.cni} cluster of this version"
         yield Problem("cluster.kubernetesVersion", cluster.kubernetes_version, accepted, why)
 
 
@@ -105,22 +105,26 @@ def _needed_to_create(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
 
 def _image(image: Image, path: str, shape: str, pool: str) -> Iterator[Problem]:
     if (image.ocid is None) == (image.import_ is None):
-        value = "both" if image.ocid else None
-        yield Problem(path, value, "one of ocid, import", "nodes boot from one image")
+        why = "ocid and import are both set" if image.ocid else "neither ocid nor import is set"
+        value: object = SET if image.ocid else {}
+        yield Problem(path, value, "one of ocid, import", f"{why}, and nodes boot from one image")
     if image.import_ is None:
         return
     if image.import_.uri and _SECRET_LINK.search(image.import_.uri):
         accepted = f"no uri, and the link as a secret: pulumi config set --secret --path llmd-oke:imageLinks.{pool}"
         why = "whoever reads the stack file or the stack's state could read the bucket"
-        yield Problem(f"{path}.import.uri", "a link with a secret in it", accepted, why)
+        yield Problem(f"{path}.import.uri", Described("a link with a secret in it"), accepted, why)
     entry = catalogue.image(image.import_.name)
     if entry is None:
         accepted = "one of " + ", ".join(catalogue.image_names()) + "; or import it by hand and give its ocid"
         yield Problem(f"{path}.import.name", image.import_.name, accepted, "the catalogue has no such entry")
     elif entry.shapes and shape not in entry.shapes:
         images = (catalogue.image(name) for name in catalogue.image_names())
-        accepted = "one of " + ", ".join(other.name for other in images if other and shape in other.shapes)
-        why = f"the image is made for {', '.join(entry.shapes)}"
+        fitting = [other.name for other in images if other and shape in other.shapes]
+        accepted, why = f"one of {', '.join(fitting)}", f"the image is made for {', '.join(entry.shapes)}"
+        if not fitting:
+            accepted = "an image of your own as image.ocid" + ("" if ".GPU." in shape else ", or no image")
+            why = f"{why}, and the catalogue has none for {shape}"
         yield Problem(f"{path}.import.name", image.import_.name, accepted, why)
 
 
@@ -150,14 +154,15 @@ def _version(cluster: CreateCluster, version: str | None, path: str) -> Iterator
     if version is None:
         return
     control_plane, nodes = _parts(cluster.kubernetes_version), _parts(version)
-    oldest = f"v1.{max(0, control_plane[1] - MINOR_VERSIONS_OF_SKEW)}"
+    oldest = f"v1.{max(0, control_plane[1] - MINOR_VERSIONS_OF_SKEW)}.0"
     accepted = f"{oldest} to {cluster.kubernetes_version}"
     if nodes > control_plane:
         why = f"nodes may not be newer than the control plane, {cluster.kubernetes_version}"
         yield Problem(f"{path}.kubernetesVersion", version, accepted, why)
     elif control_plane[1] - nodes[1] > MINOR_VERSIONS_OF_SKEW:
         behind = control_plane[1] - nodes[1]
-        why = f"nodes may be {MINOR_VERSIONS_OF_SKEW} minor versions behind the control plane, not {behind}"
+        most = f"at most {MINOR_VERSIONS_OF_SKEW} minor versions behind the control plane"
+        why = f"nodes may be {most} ({cluster.kubernetes_version}), these would be {behind}"
         yield Problem(f"{path}.kubernetesVersion", version, accepted, why)
 
 
@@ -232,7 +237,7 @@ def launch_problems(pool: GpuPoolConfig, path: str) -> Iterator[Problem]:
         if value in (None, ()) or pool.launch in launches:
             continue
         accepted = "nothing, or launch: " + " or ".join(launches)
-        shown = "an object" if field == "cycling" else value
+        shown = SET if field == "cycling" else value
         yield Problem(f"{path}.{to_camel(field)}", shown, accepted, f"launch is {pool.launch}: {why}")
     if pool.eviction_grace_minutes is not None and pool.launch not in MANAGED_LAUNCHES:
         why = f"launch is {pool.launch}: OKE doesn't drain self-managed nodes"
@@ -263,8 +268,8 @@ def _cycling(pool: GpuPoolConfig | SystemPoolConfig, path: str) -> Iterator[Prob
     if cycling is None:
         return
     if not cycling.grows and not cycling.shrinks:
-        why = "a pool that may neither grow nor shrink can replace no node"
-        yield Problem(f"{path}.cycling", "0 and 0", "maxSurge or maxUnavailable above 0", why)
+        why = "maxSurge and maxUnavailable are both 0, and a pool that may neither grow nor shrink can replace no node"
+        yield Problem(f"{path}.cycling", SET, "maxSurge or maxUnavailable above 0", why)
     if isinstance(pool, GpuPoolConfig) and cycling.mode == "replace-boot-volume" and cycling.grows:
         why = "a node whose boot volume is replaced stays the same node, so that none is added"
         yield Problem(f"{path}.cycling.maxSurge", cycling.max_surge, "0, or mode: replace-node", why)
@@ -379,7 +384,7 @@ def node_scaling_problems(config: StackConfig) -> Iterator[Problem]:
     paths |= {f"cpuPools[{i}]": pool for i, pool in enumerate(config.cpu_pools)}
     for path, pool in paths.items():
         if isinstance(pool.scaling, AutoscaledSize):
-            why = f"the pool starts with {pool.size} nodes"
+            why = f"the pool starts with {pool.size} node{'s' * (pool.size != 1)}"
             if pool.scaling.min_size > pool.size:
                 yield Problem(f"{path}.scaling.minSize", pool.scaling.min_size, f"at most {pool.size}", why)
             if pool.scaling.max_size < pool.size:

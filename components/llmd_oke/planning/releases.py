@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
@@ -171,7 +171,7 @@ _OF_PICKERS = ("profile", "decider", "non_cached_tokens", "peak_prefill_tokens_p
 def _unused_router_problems(model: ModelConfig, path: str) -> Iterator[Problem]:
     """Yield a problem for settings of an endpoint picker where a model has none."""
     for key, value in _given_settings(model.router, _OF_PICKERS):
-        shown = value if isinstance(value, str | int | float) else "given"
+        shown = value if isinstance(value, str | int | float) else SET
         accepted = "nothing, or router.mode: standalone"
         yield Problem(f"{path}.{key}", shown, accepted, "there is no router that would read it")
 
@@ -352,7 +352,7 @@ def _own_config_problems(model: ModelConfig, path: str, picker: EndpointPickerVe
             yield Problem(f"{path}.{to_camel(name)}", value, "nothing beside router.config", why)
     config = picker.own_config(own)
     for why, accepted in picker.own_refusals(config, disaggregated=model.topology.disaggregated):
-        yield Problem(f"{path}.config", "given", accepted, why)
+        yield Problem(f"{path}.config", SET, accepted, why)
 
 
 def release_advice(plan: Plan) -> Iterator[Advice]:

@@ -4,7 +4,7 @@ drafts, and advice.
 
 from collections.abc import Iterator
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import MODELS
@@ -34,7 +34,7 @@ def speculation_problems(context: PlannedModel) -> Iterator[Problem]:
     if facts.draft is None:
         known = [name for name in catalogue.model_names() if (model := catalogue.model(name)) and model.draft]
         why = f"{VALUES}/{MODELS.folder}/{facts.name}.yaml has no draft: no public source has one for {facts.name}"
-        yield Problem(path, "given", f"nothing, or a model with one: {', '.join(known)}", why)
+        yield Problem(path, SET, f"nothing, or a model with one: {', '.join(known)}", why)
         return
     if asked.revision is not None and facts.draft.repository is None:
         why = f"what drafts for {facts.name} are layers of its own files"
@@ -50,7 +50,7 @@ def _of_release(context: PlannedModel, method: str, path: str) -> Iterator[Probl
         known = (catalogue.release(name) for name in catalogue.release_names())
         accepted = " or ".join(other.name for other in known if other and method in other.vllm.drafts)
         why = f"of vLLM in {release.name} it isn't known that it drafts by {method}"
-        yield Problem(path, "given", f"nothing, or release {accepted}", why)
+        yield Problem(path, SET, f"nothing, or release {accepted}", why)
 
 
 def _batches(context: PlannedModel, asked: Speculation) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import cast
 
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 from llmd_base.records import record
 
 from llmd_oke import catalogue
@@ -61,7 +61,7 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
     elif "prewarm" in config.storage.model_fields_set:
         yield Problem(
             "storage.prewarm",
-            "given",
+            SET,
             "a storage.modelCache, or no prewarm",
             "without a cache there is nothing to fill",
         )

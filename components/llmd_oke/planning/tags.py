@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator
 
-from llmd_base.errors import Problem
+from llmd_base.errors import Described, Problem
 
 from llmd_oke.catalogue.operations import tag_limits
 from llmd_oke.config import CreateCluster, StackConfig
@@ -49,16 +48,16 @@ def tag_problems(config: StackConfig) -> Iterator[Problem]:
             yield Problem(f"tags.freeform.{key}", tags.freeform[key], "another key", "the kit sets this tag itself")
     for space in tags.defined:
         if space.lower() in limits.reserved_namespaces:
-            yield Problem(f"tags.defined.{space}", space, "another namespace", "OCI sets the tags of this one itself")
+            why = "OCI sets the tags of this one itself"
+            yield Problem(f"tags.defined.{space}", tags.defined[space], "another namespace", why)
         if not tags.defined[space]:
-            yield Problem(f"tags.defined.{space}", "nothing", "a key and its value", "a namespace alone tags nothing")
-    names = [(f"tags.defined.{space}", space) for space in tags.defined]
-    names += [(f"tags.defined.{space}.{key}", f"{space}.{key}") for space, keys in tags.defined.items() for key in keys]
-    spelt = Counter(name.lower() for _, name in names)
-    for path, name in names:
-        if spelt[name.lower()] > 1:
-            why = "OCI takes another spelling in upper and lower case for the same"
-            yield Problem(path, name, "each namespace and key once", why)
+            yield Problem(f"tags.defined.{space}", {}, "a key and its value", "a namespace alone tags nothing")
+    named: dict[str, object] = dict(tags.defined)
+    named |= {f"{space}.{key}": value for space, keys in tags.defined.items() for key, value in keys.items()}
+    for name, value in named.items():
+        if other := next((other for other in named if other != name and other.lower() == name.lower()), None):
+            why = f"{name!r} differs from {other!r} only in upper and lower case, and OCI takes the two for the same"
+            yield Problem(f"tags.defined.{name}", value, "each namespace and key once", why)
     planned = planned_tags(config)
     yield from _limit_problems(tags, planned)
     for i, name in enumerate(tags.ignored):
@@ -97,11 +96,11 @@ def _limit_problems(tags: Tags, planned: TagsPlan) -> Iterator[Problem]:
     for key, (count, most) in counts.items():
         if count > most:
             why = "OCI takes no more on one resource, beside those of the kit and of OCI"
-            yield Problem(f"tags.{key}", f"{count} tags", f"at most {most}", why)
+            yield Problem(f"tags.{key}", Described(f"{count} tags"), f"at most {most}", why)
     size, most = len(json.dumps([tags.freeform, tags.defined], ensure_ascii=False).encode()), limits.bytes
     if size > most - limits.own_bytes:
         why = f"OCI takes {most} bytes of tags on one resource, with those of the kit and of OCI"
-        yield Problem("tags", f"{size} bytes", f"at most {most - limits.own_bytes} bytes as JSON", why)
+        yield Problem("tags", Described(f"{size} bytes"), f"at most {most - limits.own_bytes} bytes as JSON", why)
 
 
 def tag_advice(plan: Plan) -> Iterator[Advice]:

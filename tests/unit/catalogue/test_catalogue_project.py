@@ -116,7 +116,7 @@ def test_an_unknown_key_of_a_catalogue_entry_is_reported_with_file_and_line(tmp_
         ({"max_model_len": "4096"}, "max_model_len", "a whole number without quotes"),
         ({"max_model_len": 0}, "max_model_len", "more than 0"),
         ({"startup_budget_s": True}, "startup_budget_s", "a whole number without quotes"),
-        ({"activation_gib_per_gpu": float("inf")}, "activation_gib_per_gpu", "a finite number"),
+        ({"activation_gib_per_gpu": float("inf")}, "activation_gib_per_gpu", "an ordinary number, such as 0.9"),
         ({"repository": "../../etc"}, "repository", "a repository of Hugging Face such as owner/model"),
         ({"apis": ["chats"]}, "apis[0]", "'completions', 'chat', 'responses' or 'messages'"),
         ({"apis": []}, "apis", "at least 1 item"),
@@ -136,7 +136,7 @@ def test_an_invalid_value_in_a_catalogue_entry_is_reported_with_the_accepted_one
     ("content", "why"),
     [
         ("name: [", "is not YAML"),
-        ("", "it is nothing"),
+        ("", "it is empty (null)"),
         ("- name", "it is a list"),
         ("name: a\nname: b\n", "the key is in line 1 already"),
         ("a: &a [*a]\n", "the alias contains itself"),

@@ -45,6 +45,14 @@ def test_figures_in_tables_are_never_truncated(width: int):
     assert "1,234,567" in "\n".join(shown(width))
 
 
+def test_no_name_in_a_problem_can_forge_output_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
+    written, name = StringIO(), "bob\r\n\x1b[2K\u202e"
+    monkeypatch.setattr(console, "errors", lambda: Console(file=written, width=200))
+    console.show_problems((Problem(f"keys.{name}", {name: name}, f"not {name}", f"{name} is taken"),), "no")
+    assert written.getvalue().count(r"bob\r\n\x1b[2K\u202e") == 5
+    assert written.getvalue().replace("\n", "").isprintable()
+
+
 def test_a_digest_in_a_problem_can_be_copied_from_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch):
     written, image = StringIO(), f"registry.mine/vllm:v1@sha256:{'1' * 64}"
     monkeypatch.setattr(console, "errors", lambda: Console(file=written, width=80))

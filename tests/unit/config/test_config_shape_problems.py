@@ -49,7 +49,7 @@ def problem(*place: str | int, value: Any) -> Problem:
         (("gpuPools",), {}, "gpuPools", "a list"),
         (("release",), 0.8, "release", "text"),
         (("rdma",), None, "rdma", "'sriov-vf' or 'none'"),
-        (("cluster", "mode"), "make", "cluster.mode", "'existing', 'create'"),
+        (("cluster", "mode"), "make", "cluster.mode", "'existing' or 'create'"),
         (("models", 0, "engine", "blockSize"), 17, "models[0].engine.blockSize", "16, 32, 64 or 128"),
         (("models", 0, "engine", "extraArgs"), "--seed=1", "models[0].engine.extraArgs", "a list"),
         (("models", 0, "engine", "extraArgs", 0), 1, "models[0].engine.extraArgs[0]", "text"),
@@ -59,7 +59,7 @@ def problem(*place: str | int, value: Any) -> Problem:
             ("models", 0, "engine", "gpuMemoryUtilization"),
             float("nan"),
             "models[0].engine.gpuMemoryUtilization",
-            "a finite number",
+            "an ordinary number, such as 0.9",
         ),
         (("models", 0, "router"), {"nonCachedTokens": 0}, "models[0].router.nonCachedTokens", "at least 1"),
         (("models", 0, "slo"), {"ttftMs": 0}, "models[0].slo.ttftMs", "more than 0"),
@@ -258,3 +258,16 @@ def test_the_error_for_an_unknown_name_lists_the_most_similar_name_first(written
 
 def test_the_error_for_an_unknown_name_without_a_similar_one_lists_all_names():
     assert did_you_mean("x", NAMES) == f"one of {', '.join(NAMES)}"
+
+
+@pytest.mark.parametrize(
+    ("written", "known", "accepted"),
+    [
+        ("scaling", ["cycling", "image"], "one of cycling, image"),
+        ("colour", ["cluster", "layer"], "one of cluster, layer"),
+        ("secret", ["prefix", "pullSecret"], "pullSecret? or prefix"),
+        ("prefixes", ["prefix"], "prefix"),
+    ],
+)
+def test_only_a_name_that_is_alike_is_suggested_for_an_unknown_one(written: str, known: list[str], accepted: str):
+    assert did_you_mean(written, known) == accepted

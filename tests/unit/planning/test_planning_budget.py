@@ -11,7 +11,7 @@ TO_OPS: dict[str, Any] = {"recipients": ["ops@example.com"]}
 
 
 def test_a_budget_requires_a_cluster_that_the_stack_creates():
-    assert [problem.path for problem in problems(budget={"monthlyAmount": 1, **TO_OPS})] == ["budget"]
+    assert [problem.path for problem in problems(budget={"monthlyAmount": 1, **TO_OPS})] == ["budget.monthlyAmount"]
 
 
 @pytest.mark.parametrize(("amount", "told"), [(1_000, True), (10_000_000, False)])
@@ -23,7 +23,7 @@ def test_check_warns_of_a_stack_that_costs_more_than_its_budget(amount: int, tol
 def test_duplicate_budget_alerts_are_refused():
     alerts = [{"percent": 80}, {"percent": 100}, {"percent": 80, "of": "spent"}]
     found = problems(budget={"monthlyAmount": 1, "alerts": alerts, **TO_OPS})
-    assert "budget.alerts[2]" in [problem.path for problem in found]
+    assert "budget.alerts[2].percent" in [problem.path for problem in found]
 
 
 def test_percentages_of_budget_alerts_have_at_most_two_decimal_places():

@@ -136,9 +136,9 @@ def test_all_iam_statements_of_a_compartment_fit_into_one_policy():
 
 
 def test_a_policy_statement_whose_variables_are_unknown_is_not_declared():
-    with pytest.raises(KitError, match="self-managed-nodes must know cluster_id"):
+    with pytest.raises(KitError, match="self-managed-nodes needs a value for cluster_id"):
         statements(["self-managed-nodes"], Variables({"compartment_id": "C"}, {"nodes": "N"}, {}))
-    with pytest.raises(KitError, match="host-groups must know host_group_id"):
+    with pytest.raises(KitError, match="host-groups needs a value for host_group_id"):
         statements(["host-groups"], Variables({"compartment_id": "C"}, {}, {}))
 
 

@@ -98,8 +98,8 @@ def test_overlapping_pods_and_services_of_an_overlay_are_refused():
 
 def test_a_vcn_without_room_for_the_pods_is_refused_with_figures():
     text = refusals(**network(cidr="10.0.0.0/21"))["cluster.network.cidr"]
-    assert "pods need 1664 addresses (12 nodes and 4 more during updates" in text
-    assert "there are 1021" in text
+    assert "the pods subnet needs 1664 addresses (12 nodes and 4 more during updates" in text
+    assert "the VCN has room for 1021" in text
     assert "accepted: a range of /20 or larger" in text
 
 
@@ -315,11 +315,20 @@ def test_three_addresses_of_each_subnet_are_reserved_by_oci():
     assert addresses(IPv4Network("10.0.0.0/31")) == 0
 
 
+def test_all_subnets_without_room_are_told_one_range_with_room_for_all():
+    stack = created(**network(cidr="10.0.0.0/24"))
+    found = problems(*stack.pop("models"), **stack)
+    crowded = [problem for problem in found if problem.path == "cluster.network.cidr"]
+    assert len(crowded) > 1
+    assert {problem.accepted for problem in crowded} == {"a range of /20 or larger"}
+
+
 def test_a_pods_subnet_with_too_few_addresses_is_reported_with_figures():
     result = layout(IPv4Network("10.0.0.0/22"), NetworkChoices().subnet_roles, REFERENCE)
     (pods,) = result.too_small
     assert (pods.role, pods.needed, pods.room) == ("pods", 12 * 96 + 4 * 96, 509)
-    assert pods.reason == ("12 nodes and 4 more during updates, with up to 93 pods each on VNICs of 32 addresses")
+    pools = "12 nodes and 4 more during updates, with up to 93 pods each on VNICs of 32 addresses"
+    assert pods.reason == f"needs 1536 addresses ({pools}); the VCN has room for 509"
 
 
 def test_as_many_nodes_as_the_workers_subnet_has_addresses_for_are_accepted():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_base.errors import InvalidStack, Problem
+from llmd_base.errors import SET, InvalidStack, Problem
 from llmd_oke import planning
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.program.declare import render
@@ -111,7 +111,7 @@ def test_router_settings_beside_a_custom_picker_config_are_refused(key: str, val
 )
 def test_a_picker_config_that_the_picker_cannot_parse_is_refused(config: dict[str, Any], said: str):
     (problem,) = problems(config)
-    assert (problem.path, problem.value) == (PATH, "given")
+    assert (problem.path, problem.value) == (PATH, SET)
     assert said in (problem.why or "")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from llmd_base.errors import Problem
+from llmd_base.errors import Described, Problem
 
 from llmd_oke.catalogue.model_configs.config_file import QuantizationConfig, QuantizedWeights
 
@@ -66,7 +66,7 @@ def _group_format(weights: QuantizedWeights) -> NumberFormat | Problem:
     if weights.type == "float" and weights.group_size in _FLOAT_GROUPS:
         return _FLOAT_GROUPS[weights.group_size]
     path, known = "quantization_config.config_groups.*.weights", "float or int of 8 bits, or of 4 bits in groups"
-    return Problem(path, "4 bits", known, "their scales are not known")
+    return Problem(path, Described("4 bits"), known, "their scales are not known")
 
 
 _NESTED = re.compile(r"\)[*+?{]|[*+}][*+{]")
