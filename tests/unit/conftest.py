@@ -23,7 +23,13 @@ PLACES = pytest.StashKey[dict[Path, set[str]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the texts of all tests until the end, for files to be written anew."""
+    """Keep the texts of all tests until the end, for files to be written anew, by one process that sees them all.
+
+    Raises:
+        UsageError: files are to be written anew, and tests run in several processes.
+    """
+    if os.environ.get(UPDATE) and hasattr(config, "workerinput"):
+        raise pytest.UsageError(f"{UPDATE} writes what one process sees: leave -n out.")
     config.stash[PLACES] = {}
 
 
