@@ -58,7 +58,7 @@ def test_every_golden_file_of_plans_belongs_to_a_stack_or_a_stack_setting():
 
 
 def planned(stack: StackObject) -> str:
-    """What planning decides for a stack, as YAML."""
+    """Plan of a stack and what follows from it, as YAML."""
     plan = planning.plan(config.validate(stack))
     document = {
         "plan": plan,
