@@ -1,11 +1,11 @@
 """The wait of an update until OCI acts on policies that it changed."""
 
-import asyncio
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pulumi
 import pytest
+from llmd_oke.cluster import iam
 from llmd_oke.cluster.iam import wait_for_policies
 
 POLICY, CLUSTER, VCN = "oci:Identity/policy:Policy", "oci:ContainerEngine/cluster:Cluster", "oci:Core/vcn:Vcn"
@@ -48,11 +48,11 @@ async def test_a_resource_waits_for_the_rest_of_the_delay_after_the_last_changed
     async def sleep(rest_s: float) -> None:
         slept.append(rest_s)
 
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(iam, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(iam, "asyncio", SimpleNamespace(sleep=sleep))
     wait_for_policies(60)
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(pulumi.log, "info", lambda _: None)
-    args = type("Args", (), {"name": "oke"})
+    args = SimpleNamespace(name="oke")
     await hooks["wait-for-policies"](args)
     assert slept == []
     hooks["policy-granted"](args)

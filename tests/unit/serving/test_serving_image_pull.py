@@ -1,6 +1,7 @@
 """The image of the servers on every node before them."""
 
 import argparse
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,8 +28,9 @@ REFUSED: dict[str, Any] = {"waiting": {"reason": "ErrImagePull", "message": "man
 def wait(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], nodes: int = 2) -> tuple[int, str, float]:
     """Return what the program says after these looks, the last of them for ever; and after how many seconds."""
     clock = [0.0]
-    monkeypatch.setattr(image_pull_program.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(image_pull_program.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    # The program's own name for it: threads of other tests use the module itself.
+    own = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda s: clock.__setitem__(0, clock[0] + s))
+    monkeypatch.setattr(image_pull_program, "time", own)
     answers = list(looks)
     arguments = argparse.Namespace(nodes=nodes, limit_s=600.0, pause_s=2.0)
     node_count, text = image_pull_program.wait(arguments, lambda: answers.pop(0) if len(answers) > 1 else answers[0])
