@@ -24,7 +24,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 KIT = Path("components/llmd_oke")
 FOLDERS = ("planning", "config", "serving", "program", "cluster")
 RENDERED = "tests/render"
-QUICK = ("tests/unit", RENDERED, "tests/package")
+QUICK = ("tests/unit", RENDERED, "tests/package", "tests/test_bed/unit")
 LIMIT_S = 1200.0
 """Time limit of a test run in seconds; a mistake that exceeds it counts as noticed."""
 TEXT_LIMIT = 40

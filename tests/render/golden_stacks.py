@@ -246,7 +246,10 @@ CHOICES: dict[str, Change] = {
                 "jwksUri": "https://id.example.com/jwks.json",
             },
             exposure="public",
-            loadBalancer={"subnetId": ocid("subnet"), "securityGroupIds": [ocid("networksecuritygroup")]},
+            loadBalancer={
+                "subnetId": ocid("subnet"),
+                "securityGroupIds": [ocid("networksecuritygroup", name) for name in "ab"],
+            },
         ),
         DOOR,
     ),

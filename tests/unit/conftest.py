@@ -36,8 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the recorded files anew where the environment says so, each with what its own tests caused."""
     for file, texts in session.config.stash[PLACES].items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"{text}\n" for text in sorted(texts)))
+        file.unlink(missing_ok=True)
+        if texts:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(f"{text}\n" for text in sorted(texts)))
 
 
 @pytest.fixture(autouse=True)

@@ -94,6 +94,7 @@ def test_a_file_that_is_not_yaml_is_an_error_with_the_file_name(project: Path, t
     ("text", "said"),
     [
         (b"config:\n\ta: 1\n", ":2 is not YAML: the line begins with a tab."),
+        (b"a: b:\tc", ":1 is not YAML: mapping values are not allowed in this context."),
         ("config:\n  a: ü".encode("latin-1"), ":2 is not YAML: it has a byte that is not UTF-8."),
         (b"a: !secret x", ":1 is not YAML that the kit reads: the tag !secret means nothing here."),
         (b"a: b: c", ":1 is not YAML: mapping values are not allowed in this context."),
