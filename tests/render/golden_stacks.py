@@ -347,13 +347,13 @@ CHOICES: dict[str, Change] = {
             "topology": "agg-tp1-16r",
             "router": {
                 "config": {
-                    "plugins": [{"type": "queue-scorer"}, {"type": "max-score-picker"}],
                     "schedulingProfiles": [
                         {
                             "name": "default",
                             "plugins": [{"pluginRef": "queue-scorer", "weight": 2}, {"pluginRef": "max-score-picker"}],
                         }
                     ],
+                    "plugins": [{"type": "queue-scorer"}, {"type": "max-score-picker"}],
                 }
             },
         },

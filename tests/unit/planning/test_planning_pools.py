@@ -8,6 +8,7 @@ from llmd_oke import catalogue, planning
 from llmd_oke.catalogue.cluster import availability_domains
 from llmd_oke.catalogue.operations import prices
 from llmd_oke.catalogue.shapes import flexible_shape
+from llmd_oke.planning import pools
 from llmd_oke.planning.cluster_plan import CyclingPlan
 from llmd_oke.planning.estimates import costs
 from llmd_oke.planning.iam import iam_needs
@@ -520,3 +521,8 @@ def test_the_cluster_autoscaler_requires_kubernetes_1_26_or_newer():
 def test_the_system_pool_cannot_be_autoscaled():
     result = created(stack_changes={"systemPool": {"scaling": SCALED}})
     assert list(refusals(stack_changes={"systemPool": result["systemPool"]})) == ["systemPool.scaling"]
+
+
+def test_images_are_sorted_by_the_date_in_their_name_and_not_by_a_version_with_dots():
+    name = "Oracle-Linux-9.5.1-2026.07.31-0-OKE-1.34.2-1234"
+    assert pools._date_and_build(name) == ["2026.07.31", "00001234"]
