@@ -16,12 +16,15 @@ description here.
 
 Context = Mapping[str, Any]
 
+FINITE, NOT_FINITE = "an ordinary number, such as 0.9", "it is infinite or not a number"
+"""What is accepted in place of an infinite number or NaN, and why these are refused."""
+
 ACCEPTED: dict[str, Callable[[Context], str]] = {
     "string_type": lambda _: "text (in quotes where it looks like a number)",
     "int_type": lambda _: "a whole number without quotes",
     "float_type": lambda _: "a number without quotes",
     "bool_type": lambda _: "true or false",
-    "finite_number": lambda _: "an ordinary number, such as 0.9",
+    "finite_number": lambda _: FINITE,
     "tuple_type": lambda _: "a list",
     "dict_type": lambda _: "an object",
     "literal_error": lambda context: str(context["expected"]),

@@ -1,35 +1,19 @@
 """Golden files of objects that commands create in a cluster, beside what stacks declare."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmd_bench.load.pod_load import LoadRequest
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals, inference_perf
-from llmd_oke.catalogue.container_images import parse_reference
-from llmd_oke.objects import Manifest, resolve_shape
+from llmd_oke.objects import Manifest
 from llmd_oke.serving import jobs
+from load_jobs import PLACE, REQUEST
 from render_support import recorded
 from test_render_goldens import ACCEPT, UPDATE, compact, readable
 
 GOLDEN = Path(__file__).parent / "golden" / "jobs"
-PLACE = jobs.JobSettings(
-    "llm-d", "load-gpt-1", parse_reference("ghcr.io/llm-d/vllm:1"), resolve_shape("BM.GPU.MI300X.8")
-)
-LOAD = LoadRequest(
-    namespace="llm-d",
-    job="load-gpt-1",
-    base_url="http://gpt",
-    model="m",
-    shapes=("constant:4",),
-    requests=None,
-    duration_s=5.0,
-    input_tokens="64",
-    output_tokens="8",
-    seed=0,
-    run="r",
-    parallelism=2,
-)
+LOAD = replace(REQUEST, parallelism=2)
 EVALUATION = jobs.Evaluation("gpqa", evals().packages["gpqa"], "http://gpt", "openai/gpt-oss-120b", 64)
 UID = "5b0c3f4e-0000-4000-8000-000000000000"
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, cast
 
-from llmd_base.documents import MAX_VALUES, kind_of, leaves
+from llmd_base.documents import FINITE, MAX_VALUES, NOT_FINITE, kind_of, leaves
 from llmd_base.errors import InvalidStack, KitError, Problem
 from pydantic import ValidationError
 
@@ -166,8 +166,7 @@ def _validated(kind: EntryKind[EntryType], document: yaml_files.YamlDocument) ->
         return None, [Problem("", None, f"an object with the keys {keys}", f"it is {kind_of(value)}")]
     numbers = ((path, leaf) for path, leaf in leaves(cast("object", value)) if isinstance(leaf, float))
     if infinite := [(path, number) for path, number in numbers if not math.isfinite(number)]:
-        accepted, why = "an ordinary number, such as 0.9", "it is infinite or not a number"
-        return None, [Problem(path, number, accepted, why) for path, number in infinite]
+        return None, [Problem(path, number, FINITE, NOT_FINITE) for path, number in infinite]
     try:
         text = json.dumps(value, default=str)
     except (TypeError, ValueError) as error:

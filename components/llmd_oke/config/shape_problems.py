@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import cache, partial, reduce
 from typing import Any, cast
 
-from llmd_base.documents import ACCEPTED, PATTERNS_IN_WORDS, context_of, kind_of
+from llmd_base.documents import ACCEPTED, NOT_FINITE, PATTERNS_IN_WORDS, context_of, kind_of
 from llmd_base.errors import Problem
 from llmd_bench.deployment import SHORT_FORMS
 from pydantic import BaseModel
@@ -29,7 +29,7 @@ _SIMILAR = 0.74
 """
 
 _WHY: dict[str, str] = {
-    "finite_number": "it is infinite or not a number",
+    "finite_number": NOT_FINITE,
     "literal_error": "there is no such choice",
     "union_tag_invalid": "there is no such choice",
     "greater_than": "it is too small",

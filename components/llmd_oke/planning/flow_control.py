@@ -89,11 +89,8 @@ def flow_control_problems(
             continue
         for i, band in enumerate(asked.priority_bands):
             if band.max_requests is not None:
-                band_path, accepted = (
-                    f"{place}.priorityBands[{i}].maxRequests",
-                    "maxMib in its place, or a later release",
-                )
-                yield Problem(band_path, band.max_requests, accepted, source)
+                path = f"{place}.priorityBands[{i}].maxRequests"
+                yield Problem(path, band.max_requests, "maxMib in its place, or a later release", source)
 
 
 def _detector_problems(asked: FlowControlConfig, place: str) -> Iterator[Problem]:

@@ -1,29 +1,11 @@
 """Jobs that send load, as data."""
 
-from llmd_base.config_maps import MAX_CHUNKS
-from llmd_bench.load.pod_load import LoadRequest
-from llmd_oke.catalogue.benchmarks import bench_jobs, inference_perf
-from llmd_oke.catalogue.container_images import parse_reference
-from llmd_oke.objects import resolve_shape
-from llmd_oke.serving import jobs
-from llmd_oke.serving.jobs import JobSettings
+from dataclasses import replace
 
-IMAGE = parse_reference("ghcr.io/llm-d/vllm:1")
-PLACE = JobSettings("llm-d", "load-gpt-1", IMAGE, resolve_shape("BM.GPU.MI300X.8"))
-REQUEST = LoadRequest(
-    namespace="llm-d",
-    job="load-gpt-1",
-    base_url="http://gpt",
-    model="m",
-    shapes=("constant:4",),
-    requests=None,
-    duration_s=5.0,
-    input_tokens="64",
-    output_tokens="8",
-    seed=0,
-    run="r",
-    parallelism=3,
-)
+from llmd_base.config_maps import MAX_CHUNKS
+from llmd_oke.catalogue.benchmarks import bench_jobs, inference_perf
+from llmd_oke.serving import jobs
+from load_jobs import PLACE, REQUEST
 
 
 def of_kind(objects, kind):
@@ -68,7 +50,7 @@ def test_a_load_tools_image_is_pinned_by_digest():
 
 def test_load_generator_pods_tolerate_taints_of_the_shape_and_of_the_stack_file():
     of_a_team = {"key": "team", "value": "search", "effect": "NoSchedule"}
-    place = JobSettings("llm-d", "load-gpt-1", IMAGE, resolve_shape("BM.GPU.MI300X.8"), (of_a_team,))
+    place = replace(PLACE, node_taints=(of_a_team,))
     for made in (
         jobs.load_job(place, REQUEST, bench_jobs()),
         jobs.tool_job(place, inference_perf(), bench_jobs(), 60),
