@@ -51,6 +51,11 @@ class Memory:
     adapters_gib: float = 0.0
     draft_gib: float = 0.0
 
+    @property
+    def longest_sequence(self) -> int:
+        """Number of tokens of the longest sequence that fits the KV cache, which is within one rank; 0 if none does."""
+        return max(0, self.key_value_tokens // self.ranks - self.state_tokens)
+
     def sequences(self, tokens: int) -> int:
         """Return the number of sequences with this many tokens that fit the KV cache at a time, each within
         one rank.
@@ -328,11 +333,6 @@ class PlannedPool:
     def gpus(self) -> int:
         """Number of GPUs of all nodes of the pool at its initial size."""
         return self.size * self.shape.gpus
-
-    @property
-    def virtual_functions(self) -> int:
-        """Number of virtual functions of all nodes of the pool at its initial size."""
-        return self.size * self.shape.rdma.virtual_functions
 
     @property
     def price_usd_per_hour(self) -> float:

@@ -213,13 +213,13 @@ def _memory(context: PlannedModel, role: Role) -> Iterator[Problem]:
         ways.append(f"tensor parallel size {' or '.join(map(str, sizes))}")
     elif larger and (narrower := _narrower(context.facts)):
         ways.append(f"narrower weights{narrower}")
-    if fit.key_value_tokens >= workload.input_tokens + workload.output_tokens:
-        ways.append(f"engine.maxModelLen of at most {fit.key_value_tokens}")
+    if fit.longest_sequence >= workload.input_tokens + workload.output_tokens:
+        ways.append(f"engine.maxModelLen of at most {fit.longest_sequence}")
     beside = f", {fit.adapters_gib:.1f} GiB of room for adapters" if fit.adapters_gib else ""
     beside += f", {fit.draft_gib:.1f} GiB of a draft" if fit.draft_gib else ""
     left = "nothing for the KV cache"
-    if fit.key_value_gib > 0:
-        room = f"{fit.key_value_tokens} tokens where one sequence may have {context.max_model_len}"
+    if fit.key_value_tokens:
+        room = f"{fit.longest_sequence} tokens where one sequence may have {context.max_model_len}"
         left = f"{fit.key_value_gib:.1f} GiB for the KV cache, room for {room}"
     yield context.size_problem(
         role,

@@ -396,12 +396,13 @@ def _evaluation_advice(plan: Plan, model: ModelPlan) -> Iterator[Advice]:
 
 def _split_advice(plan: Plan) -> Iterator[Advice]:
     """Yield advice on a user's attention backend whose KV cache may not be transferable between servers of
-    unequal sizes.
+    unequal sizes. A latent KV cache isn't split by heads.
     """
     backend, backends = used_override(plan.config).attention_backend, plan.release.vllm.attention_backend
     for model in plan.models:
         sizes = {role.parallelism.tensor_parallel_size for role in model.units[0].roles}
-        if backend and backend not in backends.split_by_heads and len(sizes) > 1:
+        by_heads = model.model.architecture.latent_attention is None
+        if backend and backend not in backends.split_by_heads and by_heads and len(sizes) > 1:
             text = (
                 f"KV cache of {backend} is not known to be split by heads: between servers of different tensor parallel"
                 f" sizes answers of {model.name} may be garbage; serve nobody before its evaluation has passed"

@@ -81,6 +81,25 @@ def test_a_model_that_fits_no_node_is_refused_with_what_it_needs(monkeypatch: py
     assert "MI300X" not in problem.accepted
 
 
+def test_a_model_of_as_many_gpus_as_a_node_has_is_not_said_to_need_several_nodes(monkeypatch: pytest.MonkeyPatch):
+    large = known(QWEN)
+    weights = large.weights.model_copy(update={"gib": 1350.0})
+    monkeypatch.setattr(catalogue, "model", lambda name: large.model_copy(update={"weights": weights}))
+    (problem,) = problems(model("agg-tp4-1r", model=QWEN, workload=WORKLOAD))
+    assert "1350 GiB of weights" in problem.why
+    assert problem.accepted.endswith(" GiB, or a shorter engine.maxModelLen")
+
+
+def test_a_model_whose_longest_sequence_fills_gpus_has_no_number_of_gpus(monkeypatch: pytest.MonkeyPatch):
+    large, sequence_gib = known("deepseek-r1"), 10
+    cache = large.kv_cache.model_copy(update={"bytes_per_token": sequence_gib * 2**30 // large.max_model_len})
+    filled = {"kv_cache": cache, "activation_gib_per_gpu": 0.95 * SHAPE.gpu.memory_gib - sequence_gib}
+    monkeypatch.setattr(catalogue, "model", lambda name: large.model_copy(update=filled))
+    (problem,) = problems(model("agg-tp8-1r", model="deepseek-r1", workload=WORKLOAD))
+    assert problem.accepted.startswith("for aggregated: narrower weights, or a node with 8 GPUs of at least ")
+    assert "MI300X" not in problem.accepted
+
+
 def test_models_with_latent_attention_get_the_mla_attention_backend():
     release = catalogue.release("llm-d-0.9.0")
     assert release is not None
@@ -119,9 +138,10 @@ def test_linear_attention_states_of_sequences_take_memory_from_the_kv_cache():
         update={"architecture": dense.architecture.model_copy(update={"linear_attention": linear})}
     )
     assert (state_tokens(dense, 1), state_tokens(hybrid, 1), state_tokens(hybrid, 8)) == (0, 100, 100)
-    assert memory(hybrid, SHAPE, Parallelism(1), 0.95).sequences(900) == memory(
-        dense, SHAPE, Parallelism(1), 0.95
-    ).sequences(1000)
+    of_hybrid, of_dense = (memory(each, SHAPE, Parallelism(1), 0.95) for each in (hybrid, dense))
+    assert of_hybrid.sequences(900) == of_dense.sequences(1000)
+    assert of_hybrid.sequences(of_hybrid.longest_sequence) == 1
+    assert of_hybrid.longest_sequence == of_dense.longest_sequence - 100
 
 
 def advice(topology: str, name: str, input_tokens: int) -> dict[str, str]:

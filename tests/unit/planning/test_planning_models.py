@@ -130,6 +130,28 @@ def test_the_least_sufficient_gpumemoryutilization_is_suggested_at_its_key(role:
     assert plan(given(0.6))
 
 
+@pytest.mark.parametrize(("beyond", "suggested"), [(0, True), (1, False)])
+def test_no_gpumemoryutilization_above_the_kits_default_is_suggested(beyond: int, suggested: bool):
+    known = catalogue.model("glm-4.7")
+    assert known is not None
+    longest = memory(known, SHAPE, Parallelism(4), 0.95).longest_sequence + beyond
+    engine = {"gpuMemoryUtilization": 0.9, "maxModelLen": longest}
+    problem = only(model("agg-tp4-1r", model="glm-4.7", engine=engine))
+    assert ("engine.gpuMemoryUtilization of at least 0.95" in problem.accepted) is suggested
+    assert ("engine.gpuMemoryUtilization" in problem.accepted) is suggested
+
+
+def test_a_maxmodellen_that_fits_one_data_parallel_rank_is_suggested():
+    def given(**engine: object) -> StackObject:
+        return model("agg-tp1dp8ep-1r", model="qwen3-235b-a22b-fp8", engine={"gpuMemoryUtilization": 0.24, **engine})
+
+    problem = only(given())
+    assert problem.accepted.endswith("engine.maxModelLen of at most 33035")
+    assert "room for 33035 tokens where one sequence may have 40960" in problem.why
+    assert problems(given(maxModelLen=33035)) == []
+    assert only(given(maxModelLen=33036)).accepted.endswith("engine.maxModelLen of at most 33035")
+
+
 def test_a_model_that_fits_no_node_is_refused_with_quantized_alternatives():
     problem = only(model("agg-tp8-1r", model="qwen3-coder-480b-a35b-instruct", engine={"gpuMemoryUtilization": 0.4}))
     assert problem.accepted.startswith("for aggregated: engine.gpuMemoryUtilization of at least 0.")
@@ -406,6 +428,9 @@ def test_check_warns_that_an_unknown_attention_backend_may_not_split_kv_cache():
     result = plan(model(MIXED), release="llm-d-0.7.0", override={"attentionBackend": "FLEX_ATTENTION"})
     (text,) = [advice for advice in result.advice if "split" in advice.text]
     assert text.path == "override.attentionBackend"
+    latent = model("1p-tp4-1d-tp8", model="deepseek-r1")
+    unsplit = plan(latent, release="llm-d-0.7.0", override={"attentionBackend": "TRITON_MLA"})
+    assert not any("split" in advice.text for advice in unsplit.advice)
 
 
 @pytest.mark.parametrize(
@@ -744,6 +769,7 @@ def test_scaling_only_one_role_of_two_is_advised_against():
 def test_check_warns_of_scaling_limits_in_another_proportion_than_the_topology():
     (text,) = advised({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": {**DECODE, "maxReplicas": 4}})
     assert text.startswith("maxReplicas has 20 prefill for 4 decode servers where 8p-tp1-4d-tp2 has 8 for 4")
+    assert advised({"prefill": {**PREFILL, "maxReplicas": 16}, "decode": {**DECODE, "maxReplicas": 4}}) == []
 
 
 def test_check_warns_of_a_scaling_threshold_that_only_waiting_requests_reach():
