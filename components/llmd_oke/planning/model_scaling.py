@@ -8,7 +8,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config import ModelConfig, Role, ServersScaling, StackConfig
 from llmd_oke.config.model import PrefillScaling
-from llmd_oke.planning.model_plan import ModelPlan, PlacedNode
+from llmd_oke.planning.model_plan import ModelPlan, PlacedNode, RolePlan
 from llmd_oke.planning.placement import place, servers
 from llmd_oke.planning.plan import Advice
 
@@ -48,8 +48,9 @@ def scaling_advice(model: ModelPlan, shape: catalogue.Shape, path: str) -> Itera
             f"{path}.scaling", f"only {role} servers are scaled: where {other} servers are too few, more don't help"
         )
     yield from _proportions(model, path)
-    for role in scaled:
-        yield from _out_of_reach(model, role, shape, f"{path}.scaling.{role}")
+    for planned in model.units[0].roles:
+        if planned.scaling is not None:
+            yield from _out_of_reach(model, planned, planned.scaling, shape, f"{path}.scaling.{planned.role}")
 
 
 def _role(model: ModelConfig, role: Role, limits: ServersScaling, path: str) -> Iterator[Problem]:
@@ -106,13 +107,12 @@ def _fits(config: StackConfig, models: Sequence[ModelConfig], nodes: Sequence[Pl
     return not place(servers(config, models), nodes)[1]
 
 
-def _out_of_reach(model: ModelPlan, role: Role, shape: catalogue.Shape, path: str) -> Iterator[Advice]:
+def _out_of_reach(
+    model: ModelPlan, servers: RolePlan, limits: ServersScaling, shape: catalogue.Shape, path: str
+) -> Iterator[Advice]:
     """Yield advice on thresholds beyond a server's capacity, by its settings, its memory or its GPUs' peak rate."""
-    servers = model.units[0].role(role)
-    if servers is None or servers.scaling is None:
-        return
-    limits, at_once = servers.scaling, servers.settings.max_num_seqs
-    if role != "prefill" and (limits.requests or 0) > at_once:
+    at_once = servers.settings.max_num_seqs
+    if servers.role != "prefill" and (limits.requests or 0) > at_once:
         yield Advice(
             f"{path}.requests",
             f"servers are added only once requests wait: one server runs {at_once} at a time (engine.maxNumSeqs)",

@@ -31,7 +31,7 @@ def over_nodes_problem(context: PlannedModel, role: Role) -> Problem | None:
     """
     spread, shape = context.parallelism(role), context.shape
     size, ranks = spread.tensor_parallel_size, spread.data_parallel_size
-    if ranks == 1 or spread.gpus <= shape.gpus or spread_over_nodes(context, role, size) is not None:
+    if ranks == 1 or spread_over_nodes(context, role, size) is not None:
         return None
     in_node = shape.gpus // size
     each = "1 GPU" if size == 1 else f"{size} GPUs"
