@@ -34,6 +34,15 @@ def test_adapter_slots_take_memory_from_the_kv_cache_as_in_vllm():
     assert without.key_value_gib - beside.key_value_gib == pytest.approx(expected)
 
 
+def test_a_refusal_for_lack_of_memory_counts_that_of_adapter_slots():
+    engine = {"adapters": {"slots": 4, "maxRank": 16}, "gpuMemoryUtilization": 0.12}
+    entry = model("agg-tp1-1r", model="llama-3.1-8b-instruct", engine=engine)
+    (problem,) = problems(entry, storage=CACHE)
+    assert "15 GiB of weights, 0.3 GiB of room for adapters and 6 GiB of activations" in problem.why
+    (other,) = problems({**entry, "engine": {"gpuMemoryUtilization": 0.12}}, storage=CACHE)
+    assert "15 GiB of weights and 6 GiB of activations" in other.why
+
+
 def test_tensor_parallelism_does_not_split_all_of_an_adapters_memory():
     def gib(size: int) -> float:
         entry = model(f"agg-tp{size}-1r", model="llama-3.1-8b-instruct", engine={"adapters": {}})

@@ -84,3 +84,23 @@ def test_a_prometheus_address_is_refused_unless_monitoring_uses_an_existing_one(
 @pytest.mark.parametrize("url", ["prometheus:9090", "ftp://x", "http://user:password@prometheus:9090", ""])
 def test_an_invalid_address_of_a_prometheus_is_refused(url: str) -> None:
     assert paths(monitoring="existing", prometheus={"url": url}) == ["prometheus.url"]
+
+
+ENFORCED = {"networkPolicies": {"engine": "existing"}}
+
+
+@pytest.mark.parametrize("changes", [POD_ADDRESSES, ENFORCED])
+def test_a_prometheus_in_a_namespace_that_network_policies_block_is_refused(changes: dict[str, object]) -> None:
+    assert paths(monitoring="existing", prometheus=OTHER, **changes) == ["prometheus.url"]
+
+
+@pytest.mark.parametrize("changes", [POD_ADDRESSES, ENFORCED])
+@pytest.mark.parametrize("url", ["http://prometheus.llm-d-monitoring.svc:9090", "https://prometheus.example.com/x"])
+def test_network_policies_permit_an_outside_prometheus_and_the_admitted_namespace(
+    url: str, changes: dict[str, object]
+) -> None:
+    assert plan_object(stack(monitoring="existing", prometheus={"url": url}, **changes)).monitoring is not None
+
+
+def test_without_enforced_network_policies_prometheus_may_be_in_any_namespace() -> None:
+    assert plan_object(stack(monitoring="existing", prometheus=OTHER)).monitoring is not None

@@ -40,8 +40,9 @@ def test_valid_vcn_ranges_other_than_the_default_are_accepted(cidr):
 @pytest.mark.parametrize(
     "range_", ["10.224.0.0/16", "10.230.0.0/20", "192.168.0.0/16", "192.168.16.0/20", "10.208.0.0/16"]
 )
-def test_a_vcn_overlapping_the_rdma_ranges_is_refused(range_):
-    result = refusals(**network(cidr=range_))
+@pytest.mark.parametrize("existing", [{}, {"vcnId": VCN}])
+def test_a_vcn_overlapping_the_rdma_ranges_is_refused(range_, existing):
+    result = refusals(**network(cidr=range_, **existing))
     assert "overlaps" in result["cluster.network.cidr"]
 
 
@@ -101,6 +102,18 @@ def test_a_vcn_without_room_for_the_pods_is_refused_with_figures():
     assert "the pods subnet needs 1664 addresses (12 nodes and 4 more during updates" in text
     assert "the VCN has room for 1021" in text
     assert "accepted: a range of /20 or larger" in text
+
+
+def test_the_largest_vcn_range_is_suggested_if_only_that_has_room():
+    text = refusals(created_pool(size=150, maxPods=110), **network(cidr="10.0.0.0/18"))["cluster.network.cidr"]
+    assert text.endswith("(accepted: a range of /16 or larger)")
+
+
+def test_a_larger_vcn_is_suggested_only_for_subnets_that_would_have_room_in_it():
+    stack = created(created_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/20"))
+    accepted = {problem.why.split()[1]: problem.accepted for problem in problems(*stack.pop("models"), **stack)}
+    fewer = "fewer nodes, fewer pods for each node (maxPods), or cni: flannel"
+    assert accepted == {"workers": "a range of /19 or larger", "pods": fewer}
 
 
 def test_existing_node_pools_take_no_addresses_of_the_vcn():
@@ -296,9 +309,9 @@ def test_in_a_smaller_vcn_only_the_large_subnets_are_smaller():
 
 
 def test_the_nodes_subnet_keeps_its_first_address_when_more_nodes_enlarge_it():
-    few = subnets("10.0.0.0/20", FLANNEL, [PoolSize(400, 64)])["workers"]
-    many = subnets("10.0.0.0/20", FLANNEL, [PoolSize(410, 64)])["workers"]
-    assert (few, many) == ("10.0.4.0/23", "10.0.4.0/22")
+    few, most, more = (subnets("10.0.0.0/20", FLANNEL, [PoolSize(nodes, 64)])["workers"] for nodes in (400, 407, 408))
+    assert addresses(IPv4Network(most)) == nodes_with_surge([PoolSize(407, 64)])
+    assert (few, most, more) == ("10.0.4.0/23", "10.0.4.0/23", "10.0.4.0/22")
 
 
 def test_the_network_has_addresses_for_pools_that_grow_by_a_quarter_during_updates():
@@ -334,6 +347,11 @@ def test_a_pods_subnet_with_too_few_addresses_is_reported_with_figures():
 def test_as_many_nodes_as_the_workers_subnet_has_addresses_for_are_accepted():
     assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(202, 64)]) == {}
     assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(203, 64)]) == {"workers": (254, 253)}
+
+
+def test_the_smallest_block_for_nodes_is_as_small_as_ocis_smallest_subnet():
+    assert crowded("10.0.0.0/28", ["workers"], [PoolSize(1, 31)]) == {"workers": (2, 1)}
+    assert crowded("10.0.0.0/29", ["workers"], [PoolSize(1, 31)]) == {"workers": (2, 0)}
 
 
 def test_a_vcn_too_small_for_a_file_system_is_refused():

@@ -96,3 +96,17 @@ def test_check_advises_that_oci_alarms_watch_the_whole_compartment():
 def test_oci_alarms_and_logs_do_not_change_the_configuration_hash():
     with_alarms = plan(validate(created_stack(ociMonitoring={"alarms": TO_OPS, "logs": {}})))
     assert with_alarms.config_hash == plan(validate(created_stack())).config_hash
+
+
+@pytest.mark.parametrize(
+    ("alarms", "why"),
+    [
+        ({}, "alarms tell nobody"),
+        ({**TO_OPS, "topicId": ocid("onstopic")}, "a topic of yours has its own subscriptions"),
+    ],
+)
+def test_the_refusal_of_oci_alarms_says_why_they_need_recipients_or_a_topic(alarms: dict[str, Any], why: str):
+    made = created_stack(ociMonitoring={"alarms": alarms})
+    with pytest.raises(InvalidStack) as refusal:
+        plan(validate(made))
+    assert [(problem.path, problem.why) for problem in refusal.value.problems] == [("ociMonitoring.alarms", why)]

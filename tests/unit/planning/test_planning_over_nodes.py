@@ -85,6 +85,12 @@ def test_a_release_without_support_for_servers_over_nodes_refuses_them():
     assert "the kit can't spread a server over nodes with llm-d-0.7.0" in why
 
 
+def test_an_unknown_release_is_named_as_one_without_support_for_servers_over_nodes():
+    found = {path: why for path, _, why in problems("agg-tp1dp16ep-1r", release="llm-d-9")}
+    assert set(found) == {"release", "models[0].topology"}
+    assert "the kit can't spread a server over nodes with llm-d-9" in found["models[0].topology"]
+
+
 def test_autoscaling_of_servers_that_span_nodes_is_refused():
     limits = {"aggregated": {"minReplicas": 1, "maxReplicas": 2, "requests": 10}}
     assert "models[0].scaling.aggregated" in [path for path, _, _ in problems("agg-tp1dp16ep-1r", scaling=limits)]

@@ -167,6 +167,20 @@ def test_servers_over_nodes_surge_in_one_pool_but_not_in_several():
     assert surges == [[1, 1], [0, 0]]
 
 
+@pytest.mark.parametrize(("small", "enough"), [(16, True), (17, False)])
+@pytest.mark.parametrize(("gpus", "functions", "connected"), [(8, 0, False), (16, 8, True)])
+def test_room_for_servers_beside_the_old_ones_is_what_larger_new_servers_leave(
+    small: int, enough: bool, gpus: int, functions: int, connected: bool
+):
+    """Six nodes with 48 GPUs, or virtual functions, two servers of 4 and `small` of 1."""
+    nodes = [PlacedNode("pool", i, gpus, (), functions) for i in range(6)]
+    sizes = [4] * 2 + [1] * small
+    servers = [PlacedServer("unit", "decode", i, size, size if connected else 0) for i, size in enumerate(sizes)]
+    placed, left = place(servers, nodes)
+    assert left == []
+    assert placement.room_beside(placed) is enough
+
+
 def test_rollouts_replace_one_pod_on_full_nodes_and_surge_all_with_enough_gpus():
     for role in plan(model("8p-tp1-2d-tp4"), nodes=2).models[0].units[0].roles:
         assert (role.rollout.max_surge, role.rollout.max_unavailable) == (0, 1)
@@ -247,6 +261,40 @@ def test_a_default_system_node_has_room_for_three_routers_and_a_front_doors_envo
     assert release is not None
     assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)
     assert places_on_node(SystemPoolConfig(), release.router_requests, 1) == 3
+
+
+def test_processors_kept_for_the_system_and_a_front_door_take_no_router():
+    release = catalogue.release("llm-d-0.7.0")
+    assert release is not None
+    kept = operators.system_nodes().allowance.cpus + FRONT_DOOR_REQUESTS.cpus
+    ocpus = (kept + 2 * release.router_requests.cpus) / operators.system_nodes().cpus_per_ocpu
+    places = [
+        places_on_node(SystemPoolConfig(ocpus=given, memory_gib=512), release.router_requests, 1)
+        for given in (ocpus - 1, ocpus)
+    ]
+    assert places == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("envoys", "missing_gib", "changes", "refused"),
+    [
+        (2, 0, {}, False),
+        (2, 1, {}, True),
+        (1, 0, {"frontDoor": {"exposure": "internal"}}, False),
+        (1, 1, {"frontDoor": {"exposure": "internal"}}, True),
+    ],
+)
+def test_system_nodes_need_memory_for_the_envoys_of_each_model_or_of_one_front_door(
+    envoys: int, missing_gib: int, changes: dict[str, Any], refused: bool
+):
+    """Two models with two routers each, for two nodes: on each two routers, and Envoys of two models or of one."""
+    release = catalogue.release("llm-d-0.9.0")
+    assert release is not None
+    kept_gib = operators.system_nodes().allowance.memory_gib + envoys * FRONT_DOOR_REQUESTS.memory_gib
+    memory_gib = kept_gib + 2 * release.router_requests.memory_gib - missing_gib
+    models = [model("1p-tp1-1d-tp1", name=name) for name in ("one", "other")]
+    stack = {"systemPool": {"size": 2, "memoryGib": memory_gib}, "models": models, **changes}
+    assert ("systemPool.size" in refusals(stack_changes=stack)) is refused
 
 
 @pytest.mark.parametrize(("copies", "refused"), [(4, False), (5, True)])

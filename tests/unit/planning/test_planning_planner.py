@@ -75,6 +75,12 @@ def test_a_plan_for_an_existing_cluster_creates_only_models():
     assert plan.gpu_stack.kind == "present"
 
 
+def test_a_plan_names_the_kubeconfig_context_of_an_existing_cluster():
+    contexts = {"kubeconfigContext": "mine"}
+    made = planning.plan_object(stack(cluster=existing_cluster(**contexts)))
+    assert made.kubeconfig_context == "mine"
+
+
 def test_invalid_values_and_planning_problems_are_reported_together():
     value = stack(model("8p"), model("8p-tp3-1d-tp4", name="b"), release="llm-d-9", smoke={"requests": 0})
     assert [problem.path for problem in problems(value)] == [

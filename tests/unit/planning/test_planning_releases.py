@@ -81,6 +81,16 @@ def test_check_reports_a_releases_known_limits_that_apply_to_the_stack():
     assert not any("/v1/responses" in text for text in texts(llama, release="llm-d-0.7.0"))
 
 
+def test_an_update_tells_the_number_of_known_limits_and_its_other_advice_in_full():
+    result = plan(model(EQUAL), release="llm-d-0.7.0")
+    limits = {item.text for item in result.advice if item.kind == "limit"}
+    others = {item.text for item in result.advice if item.kind != "limit"}
+    assert len(limits) > 1
+    told = [item.text for item in planning.advice_of_update(result)]
+    assert set(told[:-1]) == others
+    assert told[-1] == f"{len(limits)} known limits of llm-d-0.7.0 (docs/releases.md)"
+
+
 def test_check_warns_of_faults_of_the_releases_vllm_if_kv_cache_is_transferred():
     (result,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
     assert result.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
@@ -313,3 +323,20 @@ def test_a_quick_reduce_format_untested_in_the_release_requires_an_evaluation(ch
 def test_a_vllm_image_with_another_attention_backend_requires_an_evaluation():
     result = plan(model("4p-tp2-4d-tp2"), override={"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.7.0"})
     assert [change.path for change in result.models[0].answer_changes] == ["override.vllmImage"]
+
+
+@pytest.mark.parametrize(
+    ("used", "release", "backend", "paths"),
+    [
+        (model("4p-tp1-2d-tp4"), "llm-d-0.6.0", "ROCM_AITER_UNIFIED_ATTN", ["override.attentionBackend"]),
+        (model(EQUAL), "llm-d-0.6.0", "ROCM_AITER_UNIFIED_ATTN", []),
+        (model("1p-tp4-1d-tp8", model="deepseek-r1"), "llm-d-0.7.0", "TRITON_MLA", []),
+    ],
+    ids=["unequal sizes", "equal sizes", "latent attention"],
+)
+def test_kv_cache_that_an_own_vllm_image_may_not_split_requires_an_evaluation(
+    used, release: str, backend: str, paths: list[str]
+):
+    override = {"vllmImage": "docker.io/mine/vllm:v1", "attentionBackend": backend}
+    result = plan(used, release=release, override=override)
+    assert [change.path for change in result.models[0].answer_changes] == paths
