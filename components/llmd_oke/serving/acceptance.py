@@ -375,7 +375,7 @@ def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) ->
             "restartPolicy": "Never",
             "activeDeadlineSeconds": pool["limit_s"],
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-            "tolerations": [*tolerations(shape, pool.get("node_taints") or ()), own],
+            "tolerations": [*tolerations(shape, pool.get("node_taints")), own],
             "containers": [container],
             "volumes": volumes,
         },

@@ -113,7 +113,7 @@ def _pod(args: CanaryArgs, known: CanaryFacts) -> PodSpec:
         "enableServiceLinks": False,
         "securityContext": bench_program.pod_security(bench_jobs().user_id),
         "affinity": bench_program.rather_on(shape.name),
-        "tolerations": tolerations(shape, args.get("node_taints") or ()),
+        "tolerations": tolerations(shape, args.get("node_taints")),
         "containers": [container],
         "volumes": [bench_program.volume(object_name(args))],
     }

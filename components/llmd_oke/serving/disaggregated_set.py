@@ -76,7 +76,7 @@ def declare_disaggregated_set(
         delete_before_replace=True,
         custom_timeouts=timeouts(limit_s + SLACK_S),
     )
-    tolerated = tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ())
+    tolerated = tolerations(resolve_shape(args["shape"]), args.get("node_taints"))
     manifest = job(unit, namespace, roles, digest, limit_s, tolerated)
     return when_declared(declare(f"{unit}-wait", manifest, limited), unit)
 

@@ -97,7 +97,7 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
         "terminationGracePeriodSeconds": 1,
         "securityContext": bench_program.pod_security(bench_program.USER_ID),
         "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
-        "tolerations": tolerations(nodes, args.get("node_taints") or ()),
+        "tolerations": tolerations(nodes, args.get("node_taints")),
         "containers": [
             {
                 "name": NAME,
@@ -161,9 +161,7 @@ def _pod(args: ImagePullArgs) -> PodSpec:
         f"--nodes={args['nodes']}",
         f"--limit-s={LIMIT_S}",
     ]
-    return bench_program.waiting_pod(
-        NAME, words, tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ())
-    )
+    return bench_program.waiting_pod(NAME, words, tolerations(resolve_shape(args["shape"]), args.get("node_taints")))
 
 
 def _metadata(args: ImagePullArgs) -> ObjectMeta:

@@ -77,13 +77,11 @@ def canary(model: str) -> dict[str, str]:
     return {**PART_OF, MODEL: model, "app.kubernetes.io/component": "canary", **canary_selector(model)}
 
 
-def front_door_selector(model: str, version: str | None = None) -> dict[str, str]:
-    """Return the selector of a model's front door; of one version if `version` is given."""
-    chosen = {MODEL: model, "app.kubernetes.io/component": "front-door"}
-    return chosen if version is None else {**chosen, FRONT_DOOR: version}
+def front_door_selector(model: str) -> dict[str, str]:
+    """Return the selector of a model's front door, whatever its version."""
+    return {MODEL: model, "app.kubernetes.io/component": "front-door"}
 
 
-def stack_front_door_selector(version: str | None = None) -> dict[str, str]:
-    """Return the selector of a stack's front door; of one version if `version` is given."""
-    chosen = {"app.kubernetes.io/component": "stack-front-door"}
-    return chosen if version is None else {**chosen, FRONT_DOOR: version}
+def stack_front_door_selector() -> dict[str, str]:
+    """Return the selector of a stack's front door, whatever its version."""
+    return {"app.kubernetes.io/component": "stack-front-door"}

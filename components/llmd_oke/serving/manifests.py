@@ -148,10 +148,10 @@ def timeouts(create_s: int, update_s: int | None = None) -> pulumi.CustomTimeout
     return pulumi.CustomTimeouts(create=f"{create_s}s", update=f"{update_s or create_s}s", delete=f"{DELETE_S}s")
 
 
-def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[Toleration]:
+def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] | None) -> list[Toleration]:
     """Return one toleration for each taint of the shape's nodes and each further taint."""
     of_shape = ((taint.key, taint.value, taint.effect) for taint in shape.node.taints)
-    taints = [*of_shape, *((taint["key"], taint["value"], taint["effect"]) for taint in further)]
+    taints = [*of_shape, *((taint["key"], taint["value"], taint["effect"]) for taint in further or ())]
     return [
         {"key": key, "operator": "Equal", "value": value, "effect": effect}
         for key, value, effect in dict.fromkeys(taints)

@@ -376,7 +376,7 @@ def _pod(
         "restartPolicy": "OnFailure",
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {INSTANCE_TYPE_LABEL: shape.name},
-        "tolerations": tolerations(shape, args.get("node_taints") or ()),
+        "tolerations": tolerations(shape, args.get("node_taints")),
         "containers": [container],
         "volumes": [vllm.cache_volume(cache), program_volume()],
     }

@@ -153,7 +153,7 @@ def _pod(args: SmokeBenchmarkArgs, settings: JobFacts) -> PodSpec:
         "restartPolicy": "Never",
         "securityContext": bench_program.pod_security(settings.user_id),
         "affinity": bench_program.rather_on(shape.name),
-        "tolerations": tolerations(shape, args.get("node_taints") or ()),
+        "tolerations": tolerations(shape, args.get("node_taints")),
         "containers": [_container(args, settings)],
         "volumes": [
             bench_program.volume(program_name(args)),

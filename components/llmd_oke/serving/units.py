@@ -385,7 +385,7 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> PodSpec:
         "terminationGracePeriodSeconds": placement.TERMINATION_GRACE_S,
         "securityContext": vllm.pod_security(spec),
         "nodeSelector": {INSTANCE_TYPE_LABEL: spec.shape.name},
-        "tolerations": tolerations(spec.shape, args.get("node_taints") or ()),
+        "tolerations": tolerations(spec.shape, args.get("node_taints")),
         "containers": [vllm.container(spec)],
         "volumes": [
             *vllm.pod_volumes(spec),
@@ -545,7 +545,7 @@ def _triggers(role: str, args: ModelScalingArgs) -> list[dict[str, Any]]:
     keeps the other from scaling down.
     """
     facts, own = scaling(), args["servers"][role]
-    others = [other for other in args["servers"] if other != role and own.get("share")]
+    others = [other for other in args["servers"] if other != role]
     return [
         {
             "type": "prometheus",

@@ -159,7 +159,13 @@ def _groups(plan: Plan) -> Iterable[tuple[str, dict[str, str], int, dict[str, st
             own = {**labels.front_door_selector(model.name), labels.FRONT_DOOR: "v"}
             yield f"{model.name}-front-door", own, 2, {"envoy": planned["envoy"]}, 0
     if plan.front_door is not None:
-        yield "front-door-v", labels.stack_front_door_selector("v"), 2, {"envoy": planned["envoy"]}, 0
+        yield (
+            "front-door-v",
+            {**labels.stack_front_door_selector(), labels.FRONT_DOOR: "v"},
+            2,
+            {"envoy": planned["envoy"]},
+            0,
+        )
 
 
 @contextmanager
