@@ -479,15 +479,16 @@ def tolerated(manifest: Any) -> list[tuple[str, str]]:
     return [(toleration["key"], toleration["value"]) for toleration in pod["tolerations"]]
 
 
-def test_servers_pre_warming_and_smoke_jobs_tolerate_the_taints_of_gpu_pools(rendered: Any):
-    stack = rendered(created(pool={"taints": [TEAM]}, storage={"modelCache": {"kind": "node-disk"}}))
+def test_servers_pre_warming_smoke_jobs_and_canaries_tolerate_taints_of_gpu_pools(rendered: Any):
+    storage = {"modelCache": {"kind": "node-disk"}}
+    stack = rendered(created(pool={"taints": [TEAM]}, storage=storage, monitoring="install", canaries={}))
     pods = {
         r.name: tolerated(r.inputs)
         for r in stack.resources
         if r.type in {JOB, "kubernetes:apps/v1:Deployment"}
         and "amd.com/gpu" in {t["key"] for t in r.inputs["spec"]["template"]["spec"].get("tolerations", [])}
     }
-    assert {"prefill", "decode", "smoke", "cache"} <= {part for name in pods for part in name.split("-")}
+    assert {"prefill", "decode", "smoke", "cache", "canary"} <= {part for name in pods for part in name.split("-")}
     assert set(map(tuple, pods.values())) == {(("amd.com/gpu", "present"), ("example.com/team", "a"))}
 
 

@@ -59,6 +59,12 @@ def test_both_roles_are_one_disaggregatedset_in_place_of_deployments(together):
     assert not [name for name in deployments if name.endswith(("-prefill", "-decode"))]
 
 
+def test_a_disaggregatedset_has_the_labels_of_its_model_and_of_its_unit(together):
+    metadata = both(together)["metadata"]
+    assert metadata["labels"]["llmd-oke/model"] == "gpt-oss-120b"
+    assert metadata["labels"]["llmd-oke/unit"] == metadata["name"]
+
+
 def test_servers_inside_a_node_are_groups_of_one_pod_that_restarts_in_place(together):
     for role in roles(together).values():
         group = role["spec"]["leaderWorkerTemplate"]

@@ -85,6 +85,12 @@ def envoys(rendered: Rendered) -> dict[str, Any]:
     return found
 
 
+def test_envoys_of_a_stacks_front_door_are_created_after_servers_and_routers(secured: Rendered):
+    made = secured.of_type("kubernetes:apps/v1:Deployment")
+    (door,) = (item for item in made if "StackFrontDoor" in item.urn)
+    assert {item.urn for item in made if item is not door} < {*door.depends_on}
+
+
 def test_api_keys_and_the_tls_private_key_occur_only_in_kubernetes_secrets(secured: Rendered):
     for resource in secured.resources:
         if ALICE in json.dumps(resource.inputs) or "PRIVATE KEY" in json.dumps(resource.inputs):

@@ -2,17 +2,21 @@ from typing import Any
 
 from llmd_oke.planning import plan_object
 from llmd_oke.program.acceptance import accepted_pool
-from llmd_oke.serving.acceptance import job_spec, node_pod, rights_of, shared_manifests
-from stack_files import created_stack
+from llmd_oke.serving.acceptance import AcceptedPoolArgs, job_spec, request, rights_of, shared_manifests
+from stack_files import created_pool, created_stack, model
 
 POLICIES = [manifest["spec"] for manifest in shared_manifests().values() if manifest["kind"] == "NetworkPolicy"]
 
 
+def accepted(**changes: Any) -> AcceptedPoolArgs:
+    """Arguments of the only pool of a created stack with these changes."""
+    (planned,) = plan_object(created_stack(**changes)).acceptance
+    return accepted_pool(planned, "ocid1.nodepool.oc1..pool")
+
+
 def of_node() -> dict[str, str]:
     """Labels of a pod that tests a node."""
-    (accepted,) = plan_object(created_stack()).acceptance
-    pool = accepted_pool(accepted, "ocid1.nodepool.oc1..pool")
-    return node_pod(pool, accepted.pool.shape, "vllm:1", rdma=True)["metadata"]["labels"]
+    return request(accepted(), "vllm:1")["pod"]["metadata"]["labels"]
 
 
 def of_leader() -> dict[str, str]:
@@ -57,3 +61,17 @@ def test_an_acceptance_job_may_change_only_its_own_cluster_role_binding() -> Non
 
 def test_objects_that_acceptance_jobs_share_include_no_cluster_wide_rights() -> None:
     assert not [key for key, item in shared_manifests().items() if item["kind"].startswith("Cluster")]
+
+
+def test_pods_that_accept_nodes_without_rdma_take_gpus_only():
+    alone = request(accepted(rdma="none", models=[model("agg-tp1-8r")]), "vllm:1")
+    joined = request(accepted(), "vllm:1")
+    assert alone["devices"] == {"amd.com/gpu": 8}
+    assert alone["devices"].keys() < joined["devices"].keys()
+    assert "annotations" not in alone["pod"]["metadata"]
+
+
+def test_pods_that_accept_nodes_tolerate_the_taints_of_the_stack_file():
+    team = {"key": "team", "value": "search", "effect": "NoSchedule"}
+    pod = request(accepted(gpuPools=[created_pool(taints=[team])]), "vllm:1")["pod"]
+    assert [item["key"] for item in pod["spec"]["tolerations"]] == ["amd.com/gpu", "team", "llmd-oke/acceptance"]

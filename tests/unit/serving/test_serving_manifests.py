@@ -105,3 +105,9 @@ def test_a_model_endpoint_accepts_a_namespace_that_is_unknown_at_preview():
         pulumi.export("url", endpoint.url)
 
     assert declared(program).outputs == {"url": "http://m.late.svc.cluster.local"}
+
+
+@pytest.mark.parametrize(("given", "limit"), [({"ready_timeout_s": 4200}, "4200s"), ({}, "600s")])
+def test_a_model_endpoint_is_waited_for_until_its_limit_or_ten_minutes(given, limit):
+    made = declared(lambda: ModelEndpoint("e", {"namespace": "n", "model": "m", **given}))
+    assert made.kubernetes_resource("Service", "m").timeouts["create"] == limit

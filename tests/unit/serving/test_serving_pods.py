@@ -12,6 +12,7 @@ from llmd_oke.catalogue.models import QuickReduce
 from llmd_oke.planning import placement
 from llmd_oke.serving import labels, namespace, units, vllm
 from llmd_oke.serving.args import ModelCacheMountArgs, ServersArgs, UnitArgs
+from llmd_oke.testing import declared
 
 ARGS: UnitArgs = {
     "release": "llm-d-0.9.0",
@@ -201,6 +202,13 @@ def test_the_routing_sidecar_knows_the_address_that_mori_io_writes_to():
     assert "--moriio-local-pod-ip=$(POD_IP)" in sidecar["args"]
     assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in sidecar["env"]
     assert "env" not in units.routing_sidecar(with_kv_cache("decode"), {**ARGS, "inference_pool": "p"})
+
+
+def test_the_routing_sidecar_gets_names_of_peers_only_if_servers_span_nodes():
+    ranks = dataclasses.replace(with_kv_cache("decode", connector="mori-io"), parallelism=Parallelism(1, 8))
+    words = units.routing_sidecar(ranks, ARGS)["args"]
+    assert "--moriio-dp-size=8" in words
+    assert not [word for word in words if "-hosts=" in word]
 
 
 def test_pods_request_disk_space_for_what_servers_write():
@@ -448,3 +456,46 @@ def test_a_deployments_first_start_has_the_limit_of_its_arguments(given: dict[st
     made = units.workload("u-decode", "u", ARGS, servers, spec())
     usual = placement.create_timeout_s(spec().model.startup_budget_s)
     assert made["spec"]["progressDeadlineSeconds"] == given.get("create_timeout_s", usual)
+
+
+@pytest.mark.parametrize("given", [{}, {"create_timeout_s": 1234, "update_timeout_s": 5678}])
+def test_an_update_waits_for_servers_as_long_as_their_arguments_allow(given: dict[str, int]):
+    servers: Any = {**SERVERS, "replicas": 3, **given}
+    made = declared(lambda: units.AggregatedUnit("u", {**ARGS, "servers": servers}))
+    usual_s = placement.update_timeout_s(spec().model.startup_budget_s, 3, placement.Rollout(0, 1))
+    limit_s = given.get("update_timeout_s", usual_s)
+    assert made.kubernetes_resource("Deployment", "u-aggregated").timeouts["update"] == f"{limit_s}s"
+
+
+def test_a_role_without_a_share_neither_follows_another_roles_load_nor_is_followed():
+    servers: dict[str, units.ScaledServersArgs] = {
+        "prefill": {"min_replicas": 1, "max_replicas": 4, "share": 2, "requests": 40},
+        "decode": {"min_replicas": 1, "max_replicas": 4, "requests": 20},
+    }
+    args: units.ModelScalingArgs = {"namespace": "llm-d", "unit": "u", "servers": servers}
+    followed = {
+        role: [item["name"] for item in units.scaled_object(role, args)["spec"]["triggers"]] for role in servers
+    }
+    assert followed == {"prefill": ["requests"], "decode": ["requests"]}
+
+
+DRAFTED = catalogue.model("gpt-oss-120b")
+COMMIT = "c" * 40
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        (None, {"model": "nvidia/gpt-oss-120b-Eagle3-v3", "revision": COMMIT}),
+        ("hugging-face", {"model": f"/model-cache/hub/models--nvidia--gpt-oss-120b-Eagle3-v3/snapshots/{COMMIT}"}),
+        ("object-storage", {"model": "nvidia/gpt-oss-120b-Eagle3-v3"}),
+    ],
+)
+def test_the_catalogues_commit_of_a_draft_applies_to_all_files_but_those_of_a_bucket(source: Any, place: Any):
+    assert DRAFTED.draft is not None
+    model = DRAFTED.model_copy(update={"draft": DRAFTED.draft.model_copy(update={"revision": COMMIT})})
+    cache: ModelCacheMountArgs = {"path": "/models", "prewarm": {"source": source}} if source else {}
+    words = vllm.arguments(spec("aggregated", model=model, cache=cache, engine={"speculation": {}}))
+    (config,) = (word.partition("=")[2] for word in words if word.startswith("--speculative-config="))
+    told = json.loads(config)
+    assert {key: told[key] for key in ("model", "revision") if key in told} == place

@@ -91,3 +91,9 @@ def test_servers_of_another_size_release_or_name_have_another_revision():
 
     assert len({named(), named(unit="v"), named(release="llm-d-0.7.0"), named(size=4)}) == 4
     assert named() == named()
+
+
+def test_servers_without_data_parallel_ranks_keep_the_revision_of_earlier_versions():
+    """A unit's name ends with it: another one would replace all servers of running deployments."""
+    spreads = {"prefill": Parallelism(1), "decode": Parallelism(2)}
+    assert revision("u", "llm-d-0.9.0", dict.fromkeys(spreads, "5b0c3f4e"), spreads) == "d110179b"
