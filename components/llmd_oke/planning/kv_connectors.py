@@ -202,14 +202,14 @@ def _room(
         why = f"servers with {connectors.max_offload_gib} GiB start, and with twice as many they end (vllm issue 52656)"
         yield Problem(path, value, f"at most {min(most, connectors.max_offload_gib)}", why)
     elif gib > most:
-        ranks = f" in each of {times} ranks" if times > 1 else ""
+        ranks = f", {gib:g} GiB in each of {times} ranks" if times > 1 else ""
         pinned = (
             f", as vLLM may pin {connectors.offload_factor:g} times the size" if connectors.offload_factor > 1 else ""
         )
         why = (
             f"a node of {shape.memory_gib} GiB has {int(room_gib)} GiB left beside its reserve and what its"
             f" {'server requests' if count == 1 else f'{count:g} servers request'} anyway;"
-            f" {count:g} x {each_gib:g} GiB are {count * each_gib:g} GiB{pinned}{ranks}"
+            f" {count:g} x {each_gib:g} GiB are {count * each_gib:g} GiB{ranks}{pinned}"
         )
         size = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         yield Problem(path, value, f"at most {most} for servers with {size}", why)

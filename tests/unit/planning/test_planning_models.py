@@ -363,6 +363,19 @@ def test_vllms_kv_offloading_size_is_limited_to_what_fits_if_servers_fill_a_node
     (problem,) = asked(most + 1)
     assert problem.path == "models[0].engine.extraArgs[0]"
     assert problem.accepted.startswith(f"at most {most} ")
+    assert "ranks" not in problem.why
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        ("llm-d-0.9.0", "1 x 1920 GiB are 1920 GiB, 120 GiB in each of 8 ranks, as vLLM may pin 2 times the size"),
+        ("llm-d-0.10.0", "1 x 960 GiB are 960 GiB, 120 GiB in each of 8 ranks"),
+    ],
+)
+def test_vllms_kv_offloading_size_is_limited_to_what_fits_for_all_ranks_of_a_server(release: str, words: str):
+    servers = model("agg-tp1dp8ep-1r", engine={"extraArgs": ["--kv-offloading-size=120"]})
+    assert only(servers, release=release).why.endswith(f"; {words}")
 
 
 def test_vllm_arguments_in_a_file_are_refused_because_planning_cannot_read_them():
