@@ -63,13 +63,11 @@ def _support(context: PlannedModel, path: str) -> Iterator[Problem]:
 
 def adapter_name_problems(config: StackConfig) -> Iterator[Problem]:
     """Yield a problem for each adapter with the name of another model or adapter of the stack: requests select either
-    by name only, in their `model`.
+    by name only, in their `model`. No adapter has the name of a repository, which contains a slash.
     """
     owners: dict[str, str] = {}
     for i, model in enumerate(config.models):
-        facts = catalogue.model(model.model)
-        for name in {model.object_name, *([facts.repository] if facts else [])}:
-            owners.setdefault(name, f"models[{i}]")
+        owners.setdefault(model.object_name, f"models[{i}]")
     for i, model in enumerate(config.models):
         for j, adapter in enumerate(model.adapters):
             path = f"models[{i}].adapters[{j}]"

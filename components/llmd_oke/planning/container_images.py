@@ -23,6 +23,7 @@ from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning.monitoring import OPERATOR as MONITORING
 from llmd_oke.planning.plan import Advice, Plan
+from llmd_oke.planning.releases import used_override
 
 _GPU_OPERATOR = "amd-gpu-operator"
 _OPERATORS = ("cert-manager", "node-feature-discovery", _GPU_OPERATOR)
@@ -187,8 +188,7 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
     if plan.config.created_cluster is not None:
         yield UsedImage(job_images().python, "gate", "gpuPools")
         if any(accepted.in_update for accepted in plan.acceptance):
-            overridden = plan.config.override is not None and plan.config.override.vllm_image is not None
-            path = "override.vllmImage" if overridden else "release"
+            path = "override.vllmImage" if used_override(plan.config).vllm_image is not None else "release"
             yield UsedImage(plan.release.vllm.image, "vLLM", path)
     if plan.network_policies.engine == "calico":
         yield from (UsedImage(image, "Calico", "networkPolicies.engine") for image in operators.policy_engine().images)
@@ -223,12 +223,11 @@ def _of_serving(plan: Plan) -> Iterator[UsedImage]:
     routed = any(model.routed for model in plan.models)
     proxied = plan.front_door is not None or any(model.routed and not model.behind_gateway for model in plan.models)
     disaggregated = any(model.topology.disaggregated for model in plan.models)
-    override = plan.config.override
+    override = used_override(plan.config)
     for used in _of_release(plan.release):
         if {_PICKER: routed, _PROXY: proxied, _SIDECAR: disaggregated}.get(used.used_by, True):
             key = _OVERRIDES[used.used_by]
-            overridden = override is not None and getattr(override, key) is not None
-            yield replace(used, path=f"override.{to_camel(key)}") if overridden else used
+            yield used if getattr(override, key) is None else replace(used, path=f"override.{to_camel(key)}")
 
 
 _PICKER, _PROXY = "endpoint picker", "Envoy"

@@ -197,7 +197,7 @@ class ServerStartForecast:
 
 def server_start(plan: Plan) -> ServerStartForecast | None:
     """Return the forecast of a server's start; None if the stack has no servers."""
-    if not plan.models or plan.layer == "cluster":
+    if not plan.models:
         return None
     start = bring_up_facts().server_start
     largest = max(model.model.weights.gib for model in plan.models) * BYTES_PER_GIB

@@ -23,9 +23,7 @@ _PATH = "gateway"
 
 def gateway(config: StackConfig) -> GatewayPlan | None:
     """Return the plan of a stack's Gateway; None if the stack has none, or its provider is not in the catalogue."""
-    asked = config.gateway
-    provider = gateway_provider(asked.provider) if asked else None
-    if asked is None or provider is None:
+    if (asked := config.gateway) is None or (provider := gateway_provider(asked.provider)) is None:
         return None
     if isinstance(asked, CreatedGateway):
         service = provider.created_service or provider.service
