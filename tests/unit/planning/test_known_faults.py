@@ -81,6 +81,25 @@ def test_a_known_vllm_fault_that_may_change_answers_is_reported_with_its_source(
     assert "https://github.com/vllm-project/vllm/" in told.text
 
 
+def test_the_value_of_another_argument_does_not_meet_a_known_vllm_fault():
+    servers = model("agg-tp1-1r", engine={"extraArgs": ["--kv-cache-dtype=bfloat16", "--quantization=fp8"]})
+    advice = plan(servers, release="llm-d-0.10.0").advice
+    assert not [item for item in advice if "scales for keys and values" in item.text]
+
+
+def test_a_fault_of_a_catalogue_entrys_argument_is_reported_at_the_roles_setting(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    known = catalogue.model("qwen3-235b-a22b-fp8")
+    assert known is not None
+    balancing = known.model_copy(update={"arguments": (*known.arguments, "--enable-eplb")})
+    monkeypatch.setattr(catalogue, "model", lambda _: balancing)
+    engine = {"gpuMemoryUtilization": 0.8, "decode": {"all2AllBackend": "mori_low_latency"}}
+    servers = model("1p-tp1dp8ep-1d-tp1dp8ep", model=known.name, engine=engine)
+    told = [item for item in plan(servers, release="llm-d-0.10.0").advice if "EPLB" in item.text]
+    assert [item.path for item in told] == ["models[0].engine.decode.all2AllBackend"]
+
+
 def entry(tmp_path: Path, **changes: Any) -> None:
     weights = {"format": "nvfp4", "gib": 40.0}
     write_entry(tmp_path, "models/mine", model_entry("mine", **{"weights": weights, **changes}))

@@ -101,8 +101,9 @@ def test_an_adapter_with_the_name_of_a_model_or_another_adapter_is_refused(name:
     assert "models[0].adapters[1].name" in refused(entry)
 
 
-def test_fewer_adapter_slots_in_host_memory_than_on_gpus_are_refused():
-    assert "models[0].engine.adapters.hostSlots" in refused(llama(room={"slots": 4, "hostSlots": 2}))
+@pytest.mark.parametrize(("host_slots", "paths"), [(3, ["models[0].engine.adapters.hostSlots"]), (4, [])])
+def test_fewer_adapter_slots_in_host_memory_than_on_gpus_are_refused(host_slots: int, paths: list[str]):
+    assert list(refused(llama(room={"slots": 4, "hostSlots": host_slots}))) == paths
 
 
 def test_an_adapter_rank_that_vllm_does_not_support_is_refused():

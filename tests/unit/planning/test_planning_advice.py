@@ -104,13 +104,50 @@ def test_check_advises_against_disaggregation_of_short_prompts(tokens: int, shor
     assert "models[0].workload.inputTokens" not in advice(model("agg-tp1-1r", workload=workload))
 
 
-def test_check_advises_against_disaggregation_of_small_models(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def model_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Make the catalogue's gpt-oss-120b have so many billions of parameters."""
     known = catalogue.model("gpt-oss-120b")
     assert known is not None
-    parameters = known.parameters.model_copy(update={"total_billions": 8.0})
-    monkeypatch.setattr(catalogue, "model", lambda name: known.model_copy(update={"parameters": parameters}))
+
+    def change(billions: float) -> None:
+        parameters = known.parameters.model_copy(update={"total_billions": billions})
+        monkeypatch.setattr(catalogue, "model", lambda name: known.model_copy(update={"parameters": parameters}))
+
+    return change
+
+
+def test_check_advises_against_disaggregation_of_small_models(model_of: Callable[[float], None]):
+    model_of(8.0)
     assert "8 billion" in advice(model("8p-tp1-4d-tp2"))["models[0].topology"]
     assert "models[0].topology" not in advice(model("agg-tp1-2r"))
+    model_of(20.0)
+    assert "models[0].topology" not in advice(model("8p-tp1-4d-tp2"))
+
+
+@pytest.mark.parametrize(
+    ("billions", "topology", "input_tokens", "output_tokens", "advised"),
+    [
+        (101.0, "agg-tp1-2r", 4000, 256, True),
+        (100.0, "agg-tp1-2r", 4000, 256, False),
+        (101.0, "agg-tp1-1r", 4000, 256, False),
+        (101.0, "agg-tp1-2r", 3999, 256, False),
+        (101.0, "agg-tp1-2r", 5000, 5000, True),
+        (101.0, "agg-tp1-2r", 5000, 5001, False),
+    ],
+)
+def test_check_advises_disaggregation_for_long_prompts_to_servers_of_large_models(
+    model_of: Callable[[float], None],
+    billions: float,
+    topology: str,
+    input_tokens: int,
+    output_tokens: int,
+    advised: bool,
+):
+    model_of(billions)
+    workload = {"inputTokens": input_tokens, "outputTokens": output_tokens}
+    text = advice(model(topology, workload=workload)).get("models[0].topology", "")
+    assert ("separate prefill and decode servers" in text) is advised
 
 
 @pytest.mark.parametrize(
@@ -140,6 +177,12 @@ def test_check_warns_of_a_kv_cache_for_fewer_sequences_than_configured():
     assert "256" in text
 
 
+@pytest.mark.parametrize(("sequences", "told"), [(81, False), (82, True)])
+def test_a_kv_cache_for_exactly_the_configured_sequences_causes_no_warning(sequences: int, told: bool):
+    served = model("8p-tp1-2d-tp1", model=LLAMA, engine={"maxNumSeqs": sequences})
+    assert ("models[0].engine.maxNumSeqs" in advice(served)) is told
+
+
 def test_check_does_not_warn_of_prefill_kv_caches_below_maxnumseqs_sequences():
     llama = "llama-3.3-70b-instruct-fp8-dynamic"
     assert "models[0].engine.maxNumSeqs" not in advice(model("8p-tp1-2d-tp4", model=llama))
@@ -153,6 +196,7 @@ def test_check_warns_of_a_single_decode_server_without_spare_gpus_for_its_update
 def test_check_reports_free_gpus_on_used_nodes_only_if_they_add_up_to_a_node(shape_with: Callable[[int], None]):
     assert "gpuPools" not in advice(model("3p-tp1-1d-tp2"), nodes=1)
     shape_with(4)
+    assert advice(model("4p-tp1-4d-tp1"), nodes=2)["gpuPools"].startswith("8 GPUs stay free on the 2 nodes in use")
     text = advice(model("8p-tp1-4d-tp2"), nodes=4)["gpuPools"]
     assert text.startswith("16 GPUs stay free on the 4 nodes in use")
     assert "virtual functions" in text

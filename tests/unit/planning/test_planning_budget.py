@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from llmd_oke.config import validate
 from llmd_oke.planning import plan
+from llmd_oke.planning.estimates import costs
 from stack_files import created_stack, problems
 
 TO_OPS: dict[str, Any] = {"recipients": ["ops@example.com"]}
@@ -18,6 +19,12 @@ def test_a_budget_requires_a_cluster_that_the_stack_creates():
 def test_check_warns_of_a_stack_that_costs_more_than_its_budget(amount: int, told: bool):
     made = plan(validate(created_stack(budget={"monthlyAmount": amount, **TO_OPS})))
     assert ("budget.monthlyAmount" in [advice.path for advice in made.advice]) == told
+
+
+def test_the_warning_of_a_budget_states_the_stacks_list_price_in_a_month():
+    made = plan(validate(created_stack(budget={"monthlyAmount": 1, **TO_OPS})))
+    (told,) = [advice.text for advice in made.advice if advice.path == "budget.monthlyAmount"]
+    assert f"costs {costs(made).usd_per_hour * 744:,.0f} US dollars in a month of 31 days" in told
 
 
 def test_duplicate_budget_alerts_are_refused():

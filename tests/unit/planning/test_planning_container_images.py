@@ -68,8 +68,14 @@ def test_check_reports_a_chart_without_a_checksum_and_the_reason():
 
 def test_an_image_set_in_the_stack_file_is_listed_with_the_key_that_sets_it():
     mine = f"example.com/team/vllm:1@sha256:{'0' * 64}"
-    (_, vllm) = images_of(plan(model("agg-tp1-8r", router={"mode": "none"}), nodes=1, override={"vllmImage": mine}))
-    assert (vllm.path, vllm.image.pinned) == ("override.vllmImage", mine)
+    created = planning.plan(validated(stack_changes={"override": {"vllmImage": mine}}))
+    for planned in (plan(nodes=2, override={"vllmImage": mine}), created):
+        assert [image.path for image in images_of(planned) if image.image.pinned == mine] == ["override.vllmImage"]
+
+
+def test_an_image_that_acceptance_takes_from_the_release_is_listed_with_that_key():
+    images = images_of(planning.plan(validated(stack_changes={"override": {"quickReduce": "INT4"}})))
+    assert [image.path for image in images if image.used_by == "vLLM"] == ["release"]
 
 
 @pytest.mark.parametrize("digest", ["sha256:1", f"sha256:{'0' * 64}"])

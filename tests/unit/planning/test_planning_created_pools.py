@@ -36,6 +36,12 @@ def test_cpu_pools_without_an_image_get_the_oke_image_that_lookup_found():
     assert planned().gpu_pools[0].image_id == ocid("image")
 
 
+def test_an_image_of_a_cpu_pools_own_replaces_the_oke_image_that_lookup_found():
+    looked_up = {"lookupResults": {"systemImageId": ocid("image", "oke")}}
+    system = {"image": {"ocid": ocid("image", "own")}}
+    assert planned(systemPool=system, cluster=looked_up).cpu_pools[0].image_id == ocid("image", "own")
+
+
 def test_an_existing_pool_has_no_image_in_the_plan():
     there = created_pool(poolId=ocid("nodepool"))
     network = {"vcnId": ocid("vcn"), "cidr": "10.0.0.0/16"}

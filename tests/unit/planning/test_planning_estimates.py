@@ -93,6 +93,17 @@ def test_without_a_model_cache_servers_of_a_node_share_its_download_rate():
     assert weights() == pytest.approx(8 * weights(storage=NODE_DISK))
 
 
+def test_a_model_cache_is_estimated_to_fill_faster_from_a_bucket_than_hugging_face():
+    def weights(source: str) -> float:
+        storage = {**NODE_DISK, "prewarm": {"source": source}}
+        legs = bring_up(plan(model("agg-tp1-8r"), nodes=1, storage=storage)).legs
+        return next(leg.seconds for leg in legs if leg.name == "weights")
+
+    rates = bring_ups.bring_up_facts().weights
+    times = rates.object_storage.megabytes_per_s / rates.hugging_face.megabytes_per_s
+    assert weights("hugging-face") / weights("object-storage") == pytest.approx(times)
+
+
 def test_the_vllm_image_pull_is_estimated_from_the_size_in_the_image_lock(monkeypatch: pytest.MonkeyPatch):
     stack = plan(model("agg-tp1-8r"), nodes=1)
     reference = stack.release.vllm.image.reference

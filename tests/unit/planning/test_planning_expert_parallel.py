@@ -107,6 +107,14 @@ def test_check_reports_known_drawbacks_of_an_expert_exchange_backend_at_its_key(
     assert told == ["models[0].engine.prefill.all2AllBackend", "models[0].engine.decode.all2AllBackend"]
 
 
+def test_check_reports_that_nobody_has_published_deepep_on_this_gpu():
+    engine = {"all2AllBackend": "deepep_low_latency", "gpuMemoryUtilization": 0.8}
+    given = plan(servers("agg-tp1dp8ep-1r", engine), release=NEWEST)
+    assert [item.path for item in given.advice if "published DeepEP" in item.text] == [
+        "models[0].engine.all2AllBackend"
+    ]
+
+
 def mori_io(**changes: Any) -> dict[str, Any]:
     return {**MORI, "kvCache": {"connector": "mori-io"}, **changes}
 

@@ -48,7 +48,7 @@ def test_changing_front_door_weights_does_not_change_the_configuration_hash():
     ("door", "path", "words"),
     [
         ({"tls": {"kind": "config"}}, "frontDoor.host", "the key is missing"),
-        ({"exposure": "internal", "authentication": KEYS}, "frontDoor.tls", "in plain text"),
+        ({"exposure": "internal", "authentication": KEYS}, "frontDoor.tls", "keys and requests would pass in plain"),
         ({"exposure": "internal", "limits": {"requestsPerMinute": 60}}, "frontDoor.authentication", "told apart"),
         (
             {"authentication": KEYS, "limits": {"tokensPerMinute": 5}},
@@ -168,6 +168,7 @@ def test_check_warns_of_a_clients_token_limit_below_a_models_longest_request():
 def test_a_public_front_door_requires_tls_and_authentication():
     result = refused(exposure="public", loadBalancer={"subnetId": ocid("subnet")})
     assert set(result) == {"frontDoor.tls", "frontDoor.authentication"}
+    assert ": requests would pass in plain text" in result["frontDoor.tls"]
 
 
 def test_a_public_front_door_on_an_existing_cluster_requires_a_subnet():

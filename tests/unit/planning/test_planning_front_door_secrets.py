@@ -62,7 +62,7 @@ def test_an_api_key_of_two_front_door_clients_is_refused_without_showing_it():
     assert ALICE not in str(result)
 
 
-@pytest.mark.parametrize(("days", "told"), [(13.5, "ends in 13 days (2026-06-14)"), (15, None)])
+@pytest.mark.parametrize(("days", "told"), [(13.5, "ends in 13 days (2026-06-14)"), (14, None)])
 def test_an_update_warns_of_a_front_door_certificate_that_expires_soon(days: float, told: str | None):
     chain = certificate(key(), HOST, NOW + timedelta(days=days)).chain
     warning = end_warning(Certificate(chain, key().pem), NOW)
@@ -104,6 +104,12 @@ def test_missing_short_or_guessable_front_door_api_keys_are_refused(keys: dict[s
     assert list(refused(KEYS, frontDoorKeys=keys)) == [path]
 
 
+@pytest.mark.parametrize("key", ["Qm7xT2vKd9RwZb4HcN8y", "abdeghjkmnpqstvwagmsdj"], ids=["20 characters", "56 bits"])
+def test_a_front_door_api_key_needs_20_characters_and_56_bits(key: str):
+    assert refused(KEYS, frontDoorKeys={"alice": key}) == {}
+    assert list(refused(KEYS, frontDoorKeys={"alice": key[:-1]})) == ["llmd-oke:frontDoorKeys.alice"]
+
+
 def test_the_error_for_a_weak_front_door_api_key_has_a_command_for_a_strong_key():
     problem = refused(KEYS, frontDoorKeys={"alice": "a" * 40})["llmd-oke:frontDoorKeys.alice"]
     assert "openssl rand -hex 24" in problem
@@ -128,6 +134,12 @@ def test_a_weak_secret_for_cache_salts_is_refused(secret: str):
 
 def test_a_random_secret_for_cache_salts_is_accepted():
     assert refused(SALTED, frontDoorCacheSecret=secrets.token_hex(32), frontDoorKeySet={"keys": [{"kty": "RSA"}]}) == {}
+
+
+def test_a_secret_for_cache_salts_needs_32_characters_and_96_bits():
+    secret, key_set = "abdeghjkmnpqstvwagmsdjpvbhnteqwk", {"keys": [{"kty": "RSA"}]}
+    assert refused(SALTED, frontDoorCacheSecret=secret, frontDoorKeySet=key_set) == {}
+    assert refused(SALTED, frontDoorCacheSecret=secret[:-1], frontDoorKeySet=key_set)
 
 
 def test_a_request_limit_for_a_front_door_client_without_an_api_key_is_refused():
@@ -156,6 +168,14 @@ def test_an_expired_certificate_is_refused_with_its_date():
     chain = certificate(key(), HOST, NOW - timedelta(days=1)).chain
     result = refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem})
     assert "expired on 2026-05-31" in result["llmd-oke:frontDoorCertificate.chain"]
+
+
+@pytest.mark.parametrize(("seconds", "why"), [(0, ""), (1, "is valid from 2026-06-01 00:00 UTC on")])
+def test_a_certificate_is_accepted_from_the_second_on_that_it_is_valid(seconds: int, why: str):
+    chain = certificate(key(), HOST, NOW + timedelta(days=366, seconds=seconds)).chain
+    result = refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem})
+    assert why in result.get("llmd-oke:frontDoorCertificate.chain", "")
+    assert bool(result) is bool(why)
 
 
 def test_a_private_key_of_another_certificate_is_refused():

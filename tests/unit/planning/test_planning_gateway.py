@@ -193,6 +193,12 @@ def test_check_warns_of_a_releases_routing_sidecar_that_trusts_client_fields():
         assert ("gateway" in [advice.path for advice in unchecked.advice]) is warned
 
 
+def test_a_routing_sidecar_that_no_gateway_leads_to_causes_no_advice_on_the_gateway():
+    beside = model("2p-tp1-2d-tp1", model=LLAMA, name="llama")
+    made = plan(behind("agg-tp1-1r"), beside, gateway={**UNCHECKED[0], **ACCEPTED}, release="llm-d-0.7.0")
+    assert "gateway" not in [advice.path for advice in made.advice]
+
+
 def test_endpoint_pickers_behind_a_gateway_need_less_cpu_than_routers_with_envoy():
     small = {"shape": "VM.Standard.E5.Flex", "size": 1, "ocpus": 8, "memoryGib": 32}
     routed = refusals(stack_changes={"models": [model("2p-tp1-2d-tp1")], "systemPool": small})
@@ -206,6 +212,12 @@ def test_more_copies_of_a_model_than_a_gateway_providers_route_supports_are_refu
         planning.plan(config, nodes_pull=True)
     assert "models[0].copies" in [problem.path for problem in refused_.value.problems]
     assert planning.plan(config).models[0].copies == 2
+
+
+def test_a_gateway_providers_limit_of_copies_is_that_of_models_behind_the_gateway():
+    beside = model("2p-tp1-2d-tp1", model=LLAMA, name="llama", copies=2)
+    config = validate(stack(behind(), beside, gateway={**CREATED, "provider": "envoy-gateway"}))
+    assert [made.copies for made in planning.plan(config, nodes_pull=True).models] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,12 @@ def test_additional_iam_grants_are_refused_if_iam_resources_are_not_created():
 
 
 @pytest.mark.parametrize(("exposure", "needed"), [("internal", True), ("cluster", False)])
+def test_a_front_door_needs_security_groups_only_for_its_load_balancer(exposure: str, needed: bool):
+    needs = needs_of(stack_changes={"frontDoor": {"exposure": exposure}})
+    assert ("load-balancer-security-groups" in {*needs.cluster, *needs.nodes}) is needed
+
+
+@pytest.mark.parametrize(("exposure", "needed"), [("internal", True), ("cluster", False)])
 def test_a_created_gateway_needs_security_groups_only_for_its_load_balancer(exposure: str, needed: bool):
     gateway = {"mode": "create", "provider": "istio", "exposure": exposure}
     behind = [model("2p-tp1-2d-tp1", router={"mode": "gateway"})]

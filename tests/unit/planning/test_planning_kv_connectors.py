@@ -62,7 +62,8 @@ def test_hostmemorygib_is_limited_to_what_fits_if_servers_fill_a_node(topology: 
 
 
 def test_host_memory_for_kv_cache_that_makes_vllm_exit_is_refused_with_source():
-    problem = only("agg-tp8-1r", hostMemoryGib=256)
+    plan("agg-tp8-1r", hostMemoryGib=128)
+    problem = only("agg-tp8-1r", hostMemoryGib=129)
     assert problem.accepted == "at most 128"
     assert "vllm issue 52656" in (problem.why or "")
 
@@ -137,6 +138,10 @@ def test_mori_io_is_refused_for_models_and_topologies_that_it_does_not_support(
 def test_mori_io_is_accepted_for_replicated_kv_heads_and_for_latent_kv_caches():
     plan("1p-tp4ep-1d-tp8ep", "qwen3-235b-a22b-fp8", connector="mori-io")  # four KV heads
     plan("1p-tp8-1d-tp8", LATENT, connector="mori-io")
+
+
+def test_mori_io_is_accepted_for_several_servers_that_span_no_nodes():
+    plan("2p-tp2-1d-tp2", connector="mori-io")
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.9.0", NEWEST])

@@ -6,7 +6,7 @@ import pytest
 from llmd_base.errors import InvalidStack
 from llmd_oke import planning
 from llmd_oke.planning.advice import advice
-from stack_files import created_cluster, existing_cluster, existing_pool, model, stack
+from stack_files import created_cluster, created_pool, existing_cluster, existing_pool, model, stack
 
 WIDE = "1p-tp1dp16ep-1d-tp1dp16ep"
 IMAGES = {"vllmImage": "registry.example/vllm:wide-ep", "routingSidecarImage": "registry.example/sidecar:wide-ep"}
@@ -71,6 +71,12 @@ def test_virtual_functions_of_other_adapters_are_refused_once_for_pools_of_one_s
 def test_without_rdma_servers_on_several_mi355x_nodes_are_told_which_ports_to_name():
     accepted, _ = problems(rdma="none", topology="1p-tp8-1d-tp8", engine={}, cluster=existing_cluster())["rdma"]
     assert accepted == "sriov-vf, with cluster.virtualFunctions: amd-vnic or amd-nic"
+
+
+def test_without_rdma_mi355x_servers_of_a_created_cluster_are_told_no_ports_to_name():
+    changes: dict[str, Any] = {"cluster": created_cluster(), "gpuPools": [created_pool(shape="BM.GPU.MI355X.8")]}
+    accepted, _ = problems(rdma="none", topology="1p-tp8-1d-tp8", engine={}, **changes)["rdma"]
+    assert accepted == "units that fit one node, or another shape"
 
 
 def test_a_cluster_that_the_kit_creates_gives_pods_no_ports_of_these_adapters():

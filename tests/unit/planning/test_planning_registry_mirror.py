@@ -168,6 +168,12 @@ def test_check_warns_of_docker_hubs_limit_for_many_nodes_without_a_private_regis
     assert not advice(plan(model("agg-tp1-8r"), nodes=1), "registryMirror")
 
 
+@pytest.mark.parametrize(("nodes", "told"), [(50, False), (51, True)])
+def test_as_many_pulls_as_docker_hubs_limit_allows_cause_no_warning(nodes: int, told: bool):
+    two_images = model("agg-tp1-8r", router={"mode": "none"})  # of vLLM and of the Job that pulls it
+    assert bool(advice(plan(two_images, nodes=nodes), "registryMirror")) is told
+
+
 @pytest.mark.parametrize(
     ("mirror", "grants", "told"),
     [

@@ -9,7 +9,7 @@ from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
 from llmd_oke.catalogue.releases import default_release, release
 from llmd_oke.config.engine import Speculation
-from llmd_oke.planning.conditions import deployed_conditions
+from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions, deployed_conditions
 from llmd_oke.serving import vllm
 from llmd_oke.serving.vllm import ServerSpec
 from llmd_tuner import search_inputs
@@ -49,6 +49,29 @@ def test_server_settings_assumed_by_the_tuner_equal_those_of_rendered_pods(relea
     for role, own in (("decode", started.handing_over), ("aggregated", started.aggregated)):
         assert (own.attention_backend, own.block_size, own.quick_reduce) == rendered(release_, model, engine, role)
         assert own.image == release_.vllm.image.reference
+
+
+@pytest.mark.parametrize(
+    ("topology", "quick_reduce", "block_size"),
+    [
+        (None, "INT4", 128),
+        ("1p-tp1-1d-tp2", "INT4", 128),
+        ("1p-tp1-1d-tp1", "NONE", 128),
+        ("agg-tp2-1r", "INT6", 16),
+        ("agg-tp1-2r", "NONE", 16),
+    ],
+)
+def test_the_conditions_of_servers_follow_from_their_topology(topology: str | None, quick_reduce: str, block_size: int):
+    started = DeployedConditions(
+        handing_over=Conditions(quick_reduce="INT4", block_size=128),
+        aggregated=Conditions(quick_reduce="INT6", block_size=16),
+    )
+    own = started.of(topology)
+    assert (own.quick_reduce, own.block_size) == (quick_reduce, block_size)
+
+
+def test_an_unknown_all_reduce_stays_unknown_for_every_topology():
+    assert VLLM_DEFAULTS.of("agg-tp2-1r").quick_reduce is None
 
 
 def test_each_difference_between_measured_and_planned_server_settings_is_reported():
