@@ -89,7 +89,7 @@ class EngineSetting(Entry):
         """Return the value as text, as vLLM's command line has it."""
         if isinstance(value, bool):
             return "true" if value else "false"
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return f"{value:.15g}" if isinstance(value, float) else str(value)
 
     def read(self, text: str) -> SettingValue:
         """Return the value in a text that `written` returned.
@@ -186,7 +186,7 @@ def _definition(setting: EngineSetting, *, of_role: bool = False) -> Any:
     type_ = Annotated[type_, Field(ge=setting.minimum, gt=setting.above, le=setting.maximum)]
     if setting.default is not None and not of_role:
         return type_, Field(default=setting.default, description=setting.text)
-    exclude_if = None if setting.hashed_if_absent and not of_role else is_absent
+    exclude_if = None if setting.hashed_if_absent else is_absent
     return type_ | None, Field(default=None, description=setting.text, exclude_if=exclude_if)
 
 

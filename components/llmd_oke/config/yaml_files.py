@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -252,18 +253,21 @@ class _Dumper(yaml.SafeDumper):
 
 
 def number(text: str) -> int | float | str:
-    """Return the number that a plain YAML scalar has in Go's yaml.v3; the text itself if the number is too large for a
-    float.
+    """Return the number that a plain YAML scalar has in Go's yaml.v3; the text itself if it has no digits or the number
+    is too large for a float.
     """
     if _SPECIAL.match(text):
         return float(text.replace(".", ""))
     plain = text.replace("_", "")
     if _OLD_OCTAL.match(plain):
         return int(plain, 8)
-    if _INT.match(plain) and not plain.lstrip("-+").startswith(("08", "09")):
-        whole = int(plain) if plain.lstrip("-+").isdigit() else int(plain, 0)
+    with suppress(ValueError):  # not whole, with a zero in front, or with more digits than Python converts
+        whole = int(plain, 0)
         return whole if abs(whole) < _EXPONENT else float(whole) if abs(whole) < _LARGEST else text
-    value = float(plain)
+    try:
+        value = float(plain)
+    except ValueError:  # a prefix without digits, such as `0x_`
+        return text
     if math.isinf(value):
         return text
     return int(value) if value.is_integer() and abs(value) < _EXPONENT else value

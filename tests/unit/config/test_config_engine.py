@@ -15,6 +15,8 @@ SHARE = EngineSetting(flag="spare-share", text="Spare.", kind="number", vllm=Fla
         (SWITCH, True, "--enable-speed"),
         (SWITCH, False, "--no-enable-speed"),
         (SHARE, 0.50, "--spare-share=0.5"),
+        (SHARE, 1.0, "--spare-share=1"),
+        (SHARE, 0.9123456789, "--spare-share=0.9123456789"),
         (SHARE, 64, "--spare-share=64"),
     ],
 )
@@ -45,6 +47,18 @@ def test_each_entry_of_the_vllm_settings_table_is_a_stack_file_key_with_its_defa
     rows = engine_settings().settings
     defaults = {row.field: row.default for row in rows if row.default is not None}
     assert Engine.model_validate(defaults).settings() == Engine().settings() == defaults
+
+
+def test_omitted_vllm_settings_are_in_the_hashed_configuration_only_where_the_table_says_so():
+    rows, hashed = engine_settings().settings, Engine().model_dump()
+    absent = {row.field for row in rows if row.default is None}
+    assert absent & hashed.keys() == {row.field for row in rows if row.hashed_if_absent}
+
+
+def test_a_roles_servers_have_all_roles_settings_where_the_role_has_none_of_its_own():
+    engine = Engine.model_validate({"max_num_seqs": 64, "prefill": {"gpu_memory_utilization": 0.8}})
+    prefill = engine.of_role("prefill")
+    assert (prefill.max_num_seqs, prefill.gpu_memory_utilization) == (64, 0.8)
 
 
 def test_releases_that_introduced_a_vllm_setting_are_in_the_catalogue():

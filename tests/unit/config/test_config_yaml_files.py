@@ -7,7 +7,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.config.yaml_files import Loader, number, text_of
+from llmd_oke.config.yaml_files import Loader, dump, load, move_key, number, text_of
 
 
 def read(text: str) -> object:
@@ -23,6 +23,7 @@ def read(text: str) -> object:
         ("0o17", 15),
         ("017", 15),
         ("08", 8),
+        ("018", 18),
         ("1_000", 1000),
         ("0x1F", 31),
         (str(10**30), 1e30),
@@ -33,7 +34,13 @@ def test_numbers_are_parsed_as_in_yaml_1_2_including_old_octals(text: str, value
     assert (result, type(result)) == (value, type(value))
 
 
-@pytest.mark.parametrize("text", ["yes", "on", "n", "12:30:45", "1e400", "0o8", "1.2.3", "=", "'1e6'", '"true"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("yes", "on", "n", "12:30:45", "1e400", "0o8", "0x_", "1.2.3", "=", "'1e6'", '"true"'),
+        pytest.param("1" * 5000, id="5000 digits"),
+    ],
+)
 def test_yes_on_and_12_30_45_are_parsed_as_text_unlike_in_yaml_1_1(text: str) -> None:
     assert read(f"a: {text}") == text.strip("'\"")
 
@@ -66,3 +73,17 @@ def test_infinity_is_parsed_as_a_number() -> None:
 @given(st.text("0123456789.eExob_+-:~yn", max_size=8) | st.integers() | st.floats(allow_nan=False) | st.booleans())
 def test_a_value_written_as_yaml_is_read_back_equal(value: object) -> None:
     assert read(text_of({"a": value})) == value
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a:\n  old: 1  # one\n", "a:\n  longer: 1  # one\n"),
+        ("a:\n  old:\n    # one\n    x: 1\n", "a:\n  longer:\n    # one\n    x: 1\n"),
+        ("a:\n  old: 1     # one\nb:\n  c: 1\n", "a: {}\nb:\n  c: 1\n  longer: 1  # one\n"),
+    ],
+)
+def test_a_renamed_or_moved_key_takes_its_comment_along(before: str, after: str) -> None:
+    document = load(before)
+    move_key(document["a"], "old", document.get("b", document["a"]), "longer")
+    assert dump(document, before) == after
