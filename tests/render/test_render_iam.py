@@ -73,6 +73,22 @@ def test_with_identity_domains_the_dynamic_group_is_named_with_its_domain():
     ]
 
 
+@pytest.mark.parametrize("tags", [{"freeform_tags": {"team": "a"}}, {"defined_tags": {"Operations.CostCenter": "42"}}])
+def test_either_kind_of_tags_of_a_dynamic_group_in_an_identity_domain_reaches_oci(tags):
+    (group,) = iam(**tags)[0].of_type(IN_DOMAIN)
+    assert group.inputs["schemas"][1:] == ["urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"]
+    own = {"key": "llmd-oke/stack", "value": "llmd-oke/test"}
+    expected = {
+        "freeform_tags": {"freeformTags": [own, {"key": "team", "value": "a"}]},
+        "defined_tags": {
+            "freeformTags": [own],
+            "definedTags": [{"namespace": "Operations", "key": "CostCenter", "value": "42"}],
+        },
+    }
+    (kind,) = tags
+    assert group.inputs["urnietfparamsscimschemasoracleidcsextensionOciTags"] == expected[kind]
+
+
 def test_without_identity_domains_the_dynamic_group_is_in_the_root_compartment():
     rendered, _ = iam(style="classic")
     (group,) = rendered.of_type(CLASSIC)
@@ -173,7 +189,7 @@ def test_the_home_regions_oci_provider_authenticates_as_the_stacks_provider_does
     (home,) = iam(config, home_region="us-phoenix-1")[0].of_type(PROVIDER)
     matches = {key: home.inputs[key] for key in ("tenancyOcid", "userOcid", "fingerprint", "privateKey", "region")}
     assert matches == {**config, "region": "us-phoenix-1"}
-    assert "privateKey" in home.secret_inputs
+    assert home.secret_inputs == {"privateKey"}
 
 
 def test_an_unknown_iam_permission_is_refused():

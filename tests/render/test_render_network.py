@@ -155,7 +155,8 @@ def test_no_nat_gateway_is_declared_if_no_private_subnet_may_use_it(changes, gat
 def test_a_given_service_gateway_replaces_the_network_components_call_to_oci():
     _, asked = network()
     _, silent = network(services_gateway_id="s", services_gateway_cidr="all-phx")
-    assert set(asked.calls) == {"oci:Core/getServices:getServices"}
+    _, half = network(services_gateway_id="s")
+    assert set(asked.calls) == set(half.calls) == {"oci:Core/getServices:getServices"}
     assert silent.calls == {}
 
 
@@ -382,11 +383,12 @@ def test_the_network_component_outputs_ids_only_of_parts_that_it_creates():
 
     def program():
         made = Network("net", {**BASE, **FLANNEL, "file_storage": True})
-        seen.update(vars(made))
+        seen.update(vars(made), nsg_ids_of_pods=made.for_nodes.get("pod_nsg_ids"))
 
     declared(program, cluster=OciMocks())
     assert seen["pod_subnet_id"] is None
     assert seen["pods_nsg_id"] is None
+    assert seen["nsg_ids_of_pods"] is None
     assert seen["public_load_balancer_subnet_id"] is None
     for key in ("api_subnet_id", "worker_subnet_id", "load_balancer_subnet_id", "bastion_subnet_id", "storage_nsg_id"):
         assert seen[key] is not None

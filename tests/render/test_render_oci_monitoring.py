@@ -78,14 +78,18 @@ def test_pod_logs_are_collected_by_oci_agents_of_the_nodes_dynamic_group(rendere
     assert [text for text in statements if text.endswith(f"to use log-content in compartment id {COMPARTMENT}")]
 
 
+@pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
 @pytest.mark.parametrize(("pods", "state"), [(True, "ENABLED"), (False, "DISABLED")])
 def test_self_managed_nodes_enable_ocis_log_agent_if_pod_logs_are_collected(
-    rendered: Render, *, pods: bool, state: str
+    rendered: Render, launch: str, *, pods: bool, state: str
 ):
-    made = rendered(cluster_layer(pool={"launch": "cluster-network"}, ociMonitoring={"logs": {"pods": pods}}))
-    (configuration,) = made.of_type("oci:Core/instanceConfiguration:InstanceConfiguration")
-    plugins = configuration.inputs["instanceDetails"]["launchDetails"]["agentConfig"]["pluginsConfigs"]
-    assert {item["name"]: item["desiredState"] for item in plugins}["Custom Logs Monitoring"] == state
+    made = rendered(cluster_layer(pool={"launch": launch}, ociMonitoring={"logs": {"pods": pods}}))
+    launched = [instance.inputs for instance in made.of_type("oci:Core/instance:Instance")] or [
+        configuration.inputs["instanceDetails"]["launchDetails"]
+        for configuration in made.of_type("oci:Core/instanceConfiguration:InstanceConfiguration")
+    ]
+    plugins = [plugin for inputs in launched for plugin in inputs["agentConfig"]["pluginsConfigs"]]
+    assert {plugin["desiredState"] for plugin in plugins if plugin["name"] == "Custom Logs Monitoring"} == {state}
 
 
 def test_a_stack_without_oci_monitoring_declares_no_alarm_topic_or_log(rendered: Render):

@@ -332,10 +332,12 @@ class _GpuNodes:
         )
 
     def _vnic(self, *, assign_public_ip: bool | str) -> dict[str, Any]:
-        nsg_ids = self.network.get("worker_nsg_ids")
-        subnet_id = self.network["worker_subnet_id"]
-        vnic: dict[str, Any] = {"subnet_id": subnet_id, "assign_public_ip": assign_public_ip, **tag_args(self.args)}
-        return vnic if nsg_ids is None else {**vnic, "nsg_ids": nsg_ids}
+        return {
+            "subnet_id": self.network["worker_subnet_id"],
+            "assign_public_ip": assign_public_ip,
+            **tag_args(self.args),
+            "nsg_ids": self.network.get("worker_nsg_ids"),
+        }
 
     def _boot_volume(self) -> dict[str, Any]:
         vpus = self.args.get("boot_volume_vpus_per_gb")

@@ -84,11 +84,6 @@ class StackOrigin:
         """Path of the value in its own file, such as `models[0].topology`."""
         return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps).removeprefix(".")
 
-    @property
-    def place(self) -> str:
-        """File and line of the value, such as `stacks/shared.yaml:12`."""
-        return self.source.name if self.line is None else f"{self.source.name}:{self.line}"
-
     def part(self, step: str | int) -> "StackOrigin":
         """Return the place of a nested value, by its key or index in this value."""
         return self.parts.get(step) or StackOrigin(self.source, (*self.steps, step))

@@ -10,7 +10,6 @@ from llmd_base.documents import ACCEPTED, NOT_FINITE, PATTERNS_IN_WORDS, context
 from llmd_base.errors import Problem
 from llmd_bench.deployment import SHORT_FORMS
 from pydantic import BaseModel
-from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from llmd_oke.config.stack import StackConfig
@@ -190,8 +189,7 @@ def _extra(location: Location, value: Any, choices: Sequence[_Choice]) -> Proble
     if own and other:
         why = f"the key belongs to {other[0]} {other[1]}; here {own[0]} is {own[1]}"
         return Problem(_path(location), value, f"{other[0]}: {other[1]}, or one of {', '.join(keys)}", why)
-    likeliest = to_camel(written) if to_camel(written) in keys else None
-    accepted = did_you_mean(written, keys, likeliest) if keys else "no key"
+    accepted = did_you_mean(written, keys) if keys else "no key"
     return Problem(_path(location), value, accepted, "there is no such key")
 
 

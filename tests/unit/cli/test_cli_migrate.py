@@ -84,6 +84,14 @@ def test_migrate_replaces_deprecated_keys_and_keeps_comments_and_order(tmp_path:
     assert migration(written(tmp_path, BEFORE)).after == AFTER
 
 
+@pytest.mark.parametrize("first", ["", "            - --foo=1\n"])
+def test_comment_lines_below_a_replaced_argument_stay_above_the_next_argument(tmp_path: Path, first: str):
+    kept = "            # the last\n            - --bar\n"
+    head = f"config:\n  llmd-oke:stack:\n    models:\n      - engine:\n          extraArgs:\n{first}"
+    migrated = migration(written(tmp_path, f"{head}            - --max-lora-rank=32\n{kept}"))
+    assert migrated.after == f"{head}{kept}          adapters:\n            maxRank: 32\n"
+
+
 def test_migrating_a_migrated_stack_file_changes_nothing(tmp_path: Path):
     found = migration(written(tmp_path, AFTER))
     assert (found.after, found.difference, found.replaced) == (AFTER, "", ())

@@ -96,6 +96,7 @@ def test_an_additional_line_in_a_boot_script_changes_the_digest_in_metadata(monk
         ("echo 'it  # stays' \"so  # too\"\n", "echo 'it  # stays' \"so  # too\"\n"),
         ("echo ${#list[@]} $# a#b\n", "echo ${#list[@]} $# a#b\n"),
         ('x="$(f "a  b"  c)" # d\n', 'x="$(f "a  b" c)"\n'),
+        ('"  a $b  # c"  d\n', '"  a $b  # c" d\n'),
         ("a;# b\nc\n", "a;\nc\n"),
         ("(# b\na)\n", "(\na)\n"),
         ("#!/bin/bash\n# b\n\na\n", "#!/bin/bash\na\n"),
@@ -211,9 +212,12 @@ def test_metadata_of_gpu_nodes_takes_less_than_half_of_ocis_limit():
     assert size < cloud_init().metadata_limit_bytes / 2
 
 
-def test_metadata_above_ocis_limit_is_refused():
+def test_metadata_of_exactly_ocis_limit_is_accepted_and_one_more_byte_is_refused():
+    key, size = "labels", sum(len(key) + len(value) for key, value in metadata(GPU).items())
+    largest = "x" * (cloud_init().metadata_limit_bytes - size - len(key))
+    assert metadata(GPU, {key: largest})[key] == largest
     with pytest.raises(KitError, match="OCI allows 32000"):
-        metadata(GPU, {"oke-initial-node-labels": "x" * 32_000})
+        metadata(GPU, {key: f"{largest}x"})
 
 
 SELF_MANAGED = SelfManaged(

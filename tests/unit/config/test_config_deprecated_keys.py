@@ -69,13 +69,16 @@ def test_a_stack_file_without_deprecated_keys_gets_no_advice_on_deprecation():
     assert not [item for item in planning.plan_object(created_stack()).advice if "deprecated" in item.text]
 
 
-def test_a_problem_in_a_deprecated_key_is_reported_at_the_deprecated_path():
-    written = created_stack()
-    written["cluster"]["given"] = {"systemImageId": "no OCID"}
+@pytest.mark.parametrize(
+    ("value", "path"), [({"systemImageId": "no OCID"}, "cluster.given.systemImageId"), ("no object", "cluster.given")]
+)
+def test_a_problem_in_a_deprecated_key_is_reported_at_the_deprecated_path(value: object, path: str):
+    written = created_stack(namespace="No Name")
+    written["cluster"]["given"] = value
     written["cluster"].pop("lookupResults", None)
     with pytest.raises(InvalidStack) as refused:
         validate(written)
-    assert [problem.path for problem in refused.value.problems] == ["cluster.given.systemImageId"]
+    assert [problem.path for problem in refused.value.problems] == [path, "namespace"]
 
 
 def test_a_deprecated_key_beside_its_replacement_is_refused():
@@ -100,6 +103,7 @@ def test_vllm_arguments_that_became_stack_file_keys_are_replaced_by_those_keys(a
     replaced, problems = replace_keys(written, deprecated_keys())
     assert (written["models"][0]["engine"], problems) == (engine, [])
     assert replaced
+    assert all(item.path == f"models[0].engine.extraArgs: {item.entry.argument}" for item in replaced)
     assert replace_keys(written, deprecated_keys()) == ([], [])
 
 
@@ -118,7 +122,13 @@ def test_vllm_arguments_that_cannot_become_stack_file_keys_are_kept_and_reported
     assert written["models"][0]["engine"] == {"extraArgs": arguments}
 
 
-@pytest.mark.parametrize("odd", [None, [], "x", {"models": None}, {"models": [None, {"engine": []}]}, {"cluster": []}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(None, [], "x", {"models": None}, {"models": [None, {"engine": []}]}, {"cluster": []}),
+        *({"models": [{"engine": {"extraArgs": words}}]} for words in (5, [5])),
+    ],
+)
 def test_replacing_deprecated_keys_leaves_malformed_objects_unchanged(odd: object):
     assert replace_keys(odd, deprecated_keys()) == ([], [])
 
