@@ -14,8 +14,6 @@ from llmd_oke.values import Entry
 
 Arguments = TypeVar("Arguments")
 
-_SIMPLE = (str, int, float)
-
 
 class CommonArgs(TypedDict):
     """Arguments that all components that serve models share; each component uses those that it declares."""
@@ -65,8 +63,6 @@ def plain(value: Any) -> Any:
     """Convert a record to a dictionary without the fields that are None, and a tuple to a list, recursively. Other
     values, such as Pulumi outputs and resources and entries of the catalogue, aren't converted.
     """
-    if value is None or isinstance(value, _SIMPLE):
-        return value
     if isinstance(value, BaseModel):
         if isinstance(value, Entry):
             return value

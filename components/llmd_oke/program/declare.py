@@ -326,8 +326,8 @@ class _Recorder(mocks.MockMonitor):
             custom=request.custom,
         )
         id_, outputs = cast("tuple[str | None, dict[str, Any]]", self.mocks.new_resource(asked))
-        self.resources[urn] = self.ResourceRegistration(urn, id_ or "", outputs)
-        answer = resource_pb2.RegisterResourceResponse(urn=urn, id=id_ or "", object=request.object)
+        registered = self.resources[urn] = self.ResourceRegistration(urn, id_ or "", outputs)
+        answer = resource_pb2.RegisterResourceResponse(urn=urn, id=registered.id, object=request.object)
         for name in inputs.keys() - outputs.keys():
             del answer.object.fields[name]
         others = {name: value for name, value in outputs.items() if value is not inputs.get(name)}

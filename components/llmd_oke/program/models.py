@@ -348,14 +348,14 @@ def declare_scaling(
     """Declare the autoscaling of a unit's servers; `name` is that of the unit's objects. Return None
     if the number of servers is fixed.
     """
+    if model.scaling is None:
+        return None
     none = dict.fromkeys(scaling().queries)
     servers = {
         role.role: arguments(ScaledServersArgs, role.scaling, none, share=role.replicas)
         for role in unit.roles
         if role.scaling
     }
-    if model.scaling is None or not servers:
-        return None
     args = arguments(ModelScalingArgs, model.scaling, namespace=namespace, unit=name, servers=servers)
     return ModelScaling(f"{name}-scaling", args, opts)
 

@@ -124,9 +124,8 @@ def measured(plan: Plan, model: ModelPlan) -> str:
 
 def _workloads(plan: Plan, model: ModelPlan) -> Iterator[Any]:
     """Yield the declared workloads of a model's servers, with constants for names that Pulumi knows only later."""
-    args = unit_args(plan, model, "model-server")
-    if (cache := model_cache_mount(plan, model, "claim")) is not None:
-        args["model_cache"] = cache
+    own = unit_args(plan, model, "model-server")
+    args: UnitArgs = {**own, "model_cache": model_cache_mount(plan, model, "claim")}
     for unit in model.units:
         name = unit_name(plan, model, unit)
         for role in unit.roles:
