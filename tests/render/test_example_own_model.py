@@ -7,6 +7,7 @@ import pytest
 from llmd_base.errors import InvalidStack, KitError
 from llmd_oke.catalogue import open_project
 from llmd_oke.cli.main import app
+from llmd_oke.config import load
 from llmd_oke.objects import resolve_model
 from llmd_oke.testing import Rendered, render
 from render_support import PROJECT, vllm
@@ -31,6 +32,12 @@ def test_a_stack_with_the_projects_own_model_is_refused_in_another_project(tmp_p
     file.write_text((EXAMPLE / "stacks" / "Pulumi.rehearsal.yaml").read_text())
     with pytest.raises(InvalidStack, match="the catalogue has no such entry"):
         render("rehearsal", project=tmp_path)
+
+
+def test_a_program_without_a_project_uses_the_values_in_the_engines_root_directory(monkeypatch: pytest.MonkeyPatch):
+    stack = load(EXAMPLE, "rehearsal")
+    monkeypatch.setattr("pulumi.get_root_directory", lambda: str(EXAMPLE))
+    assert "acme/support-8b" in json.dumps(vllm(render(stack), "support-8b-decode"))
 
 
 def test_check_names_the_file_of_the_projects_own_model():

@@ -1,7 +1,7 @@
 import hashlib
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -292,6 +292,17 @@ def test_an_expired_front_door_certificate_is_refused_before_anything_is_declare
     door = {"host": HOST, "tls": {"kind": "config"}}
     with pytest.raises(InvalidStack, match=r"frontDoorCertificate\.chain: .* expired on 2026-01-31"):
         rendered(stack(frontDoor=door), frontDoorCertificate=json.dumps(pair))
+
+
+@pytest.mark.parametrize(("days", "warned"), [(3, True), (300, False)])
+def test_an_update_logs_a_warning_only_if_the_front_doors_certificate_expires_soon(
+    rendered: Any, caplog: pytest.LogCaptureFixture, days: int, warned: bool
+):
+    key = private_key()
+    pair = {"chain": certificate(key, HOST, datetime.now(UTC) + timedelta(days=days)).chain, "key": key.pem}
+    door = {"host": HOST, "tls": {"kind": "config"}}
+    rendered(stack(AGGREGATED, frontDoor=door), frontDoorCertificate=json.dumps(pair))
+    assert any("llmd-oke:frontDoorCertificate ends in" in record.message for record in caplog.records) == warned
 
 
 def test_with_api_keys_only_front_door_and_router_pods_may_send_requests_to_models(rendered: Any):

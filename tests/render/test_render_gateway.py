@@ -83,6 +83,11 @@ def test_servers_accept_requests_from_the_gateways_pods(rendered: Any):
     assert "llm-d" in namespaces
 
 
+def test_a_model_beside_one_behind_a_gateway_keeps_a_router_with_an_envoy(rendered: Any):
+    both = rendered(stack(behind(), model("agg-tp1-1r", name="beside"), gateway=created("istio")))
+    assert [container["name"] for container in pod(both, "beside-epp")["spec"]["containers"]] == ["envoy-proxy", "epp"]
+
+
 def test_an_httproute_spreads_requests_over_the_inferencepools_of_all_copies(istio: Rendered):
     (rule,) = istio.kubernetes("HTTPRoute", "gpt-oss-120b")["spec"]["rules"]
     assert [(without_hash(ref["name"]), ref["weight"]) for ref in rule["backendRefs"]] == [
@@ -120,6 +125,11 @@ def test_an_internal_gateway_has_an_internal_load_balancer(rendered: Any, provid
     own = json.dumps([m for m in inside.manifests() if m["metadata"]["name"] == "inference-gateway"])
     assert '"oci-network-load-balancer.oraclecloud.com/internal": "true"' in own
     assert "LoadBalancer" in own
+
+
+def test_a_gateway_without_a_certificate_has_one_http_listener_for_clients_and_pods(istio: Rendered):
+    (listener,) = istio.kubernetes("Gateway", "inference-gateway")["spec"]["listeners"]
+    assert (listener["protocol"], listener["port"]) == ("HTTP", 80)
 
 
 def test_a_gateways_certificate_is_for_external_clients_and_not_for_cluster_traffic(rendered: Any):

@@ -195,6 +195,12 @@ def test_prefill_and_decode_have_equal_settings_of_their_kv_cache(stack):
     assert all(args == told[0] for args in told)
 
 
+def test_a_setting_for_all_roles_is_an_argument_of_prefill_and_decode_servers(varied):
+    made = varied(engine={"maxNumBatchedTokens": 32768})
+    for name in (PREFILL, DECODE):
+        assert "--max-num-batched-tokens=32768" in vllm(made, name)["args"]
+
+
 def test_a_servers_environment_variables_are_unique_and_the_stack_files_values_win(varied):
     mine = varied(engine={"env": {"UCX_TLS": "tcp", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"}, "extraArgs": ["--seed=1"]})
     container = vllm(mine, DECODE)

@@ -127,6 +127,15 @@ def test_a_stack_without_prefill_servers_has_no_prometheus_rules_about_them(vari
     assert names.isdisjoint({"PrefillFallbackToDecodeOnly", "KvTransferNotOverRdma", "QueueAgainstSlo"})
 
 
+@pytest.mark.parametrize(("router", "leads"), [("llm-d-0.6.0", False), ("llm-d-0.9.0", True)])
+def test_only_routers_with_several_pods_have_an_alert_about_their_leader(
+    varied: Vary, router: str, leads: bool
+) -> None:
+    rendered = varied(stack={"monitoring": "existing", "override": {"router": router}})
+    groups = rendered.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
+    assert ("PickerWithoutLeader" in {rule.get("alert") for group in groups for rule in group["rules"]}) == leads
+
+
 def test_labels_in_the_stack_file_are_added_to_pod_monitors_and_prometheus_rules(varied: Vary) -> None:
     prometheus = {
         "url": "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090",

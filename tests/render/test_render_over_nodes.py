@@ -1,14 +1,16 @@
 """Servers that span nodes: LeaderWorkerSets, and what their pods are told and let do."""
 
 import jsonschema
+import pulumi
 import pytest
 import yaml
 from llmd_oke import planning
 from llmd_oke.catalogue.serving import leader_worker_sets
 from llmd_oke.operations.guards import gpus_of
 from llmd_oke.planning.container_images import images_of
+from llmd_oke.program.access import ClusterIdentity
 from llmd_oke.values import module_folder
-from stack_files import created_stack, model
+from stack_files import created_stack, model, stack
 from test_render_valid import without_unknown_fields
 
 TOPOLOGY = "1p-tp1dp16ep-1d-tp1dp16ep"
@@ -108,6 +110,16 @@ def test_the_leaderworkerset_controller_is_installed_before_servers(rendered):
     assert names.index(release.name) < first
     assert release.inputs["chart"].startswith("oci://registry.k8s.io/lws/charts/lws")
     assert f"v{release.inputs['version']}" == leader_worker_sets().definitions.version
+
+
+def test_only_servers_over_nodes_wait_for_the_definition_of_leaderworkersets(rendered, monkeypatch):
+    def once_served(_access, name, _definitions, _after):
+        return pulumi.Output.from_input(f"{name}-once-served")
+
+    monkeypatch.setattr(ClusterIdentity, "name_once_served", once_served)
+    both = rendered(stack(model(TOPOLOGY), model("agg-tp1-1r", name="small")))
+    assert leader_worker_set(both)["metadata"]["namespace"] == "llm-d-once-served"
+    assert both.kubernetes("Deployment", "small-aggregated")["metadata"]["namespace"] == "llm-d"
 
 
 def test_image_and_chart_of_the_leaderworkerset_controller_are_in_the_image_list():
