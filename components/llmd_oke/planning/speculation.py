@@ -65,8 +65,7 @@ def _batches(context: PlannedModel, asked: Speculation) -> Iterator[Problem]:
         batch = engine.settings().get("max_num_batched_tokens")
         if not isinstance(batch, int):
             continue
-        own = f"{role}." if role in context.model.engine.roles() else ""
-        path = f"{context.path}.engine.{own}maxNumBatchedTokens"
+        path = f"{context.path}.{context.model.engine.key_of('max_num_batched_tokens', role)}"
         drafted = engine.max_num_seqs * (draft.tokens + 1)
         if _UNCHUNKED in draft.draft.arguments and batch < context.max_model_len:
             why = f"drafts of {context.facts.name} take {_UNCHUNKED}, so that a step computes whole prompts"

@@ -100,15 +100,34 @@ def test_a_revision_for_draft_layers_in_the_models_own_files_is_refused():
 
 
 def test_a_draft_that_prefills_whole_prompts_needs_maxnumbatchedtokens_of_a_prompt():
-    entry = drafting("qwen3-next-80b-a3b-thinking", engine={"maxNumBatchedTokens": 8192, "maxModelLen": 32768})
+    entry = drafting("qwen3-next-80b-a3b-thinking", engine={"maxNumBatchedTokens": 32767, "maxModelLen": 32768})
     assert "32768" in refused(entry)["models[0].engine.maxNumBatchedTokens"]
+    entry["engine"]["maxNumBatchedTokens"] = 32768
+    assert refused(entry) == {}
     assert "whole prompts" in told(drafting("qwen3-next-80b-a3b-thinking"))
 
 
 def test_speculation_with_adapters_needs_a_larger_maxnumbatchedtokens():
-    engine = {"adapters": {}, "maxNumBatchedTokens": 512, "maxNumSeqs": 256}
-    entry = drafting("llama-3.1-8b-instruct", "agg-tp1-1r", engine=engine)
-    assert "1024" in refused(entry, storage=CACHE)["models[0].engine.maxNumBatchedTokens"]
+    def found(batch: int, **engine: Any) -> dict[str, str]:
+        entry = drafting(
+            "llama-3.1-8b-instruct", "agg-tp1-1r", engine={"maxNumBatchedTokens": batch, "maxNumSeqs": 256, **engine}
+        )
+        return refused(entry, storage=CACHE)
+
+    assert "1024" in found(1023, adapters={})["models[0].engine.maxNumBatchedTokens"]
+    assert found(1024, adapters={}) == found(1023) == {}
+
+
+@pytest.mark.parametrize(
+    ("engine", "key"),
+    [
+        ({"maxNumBatchedTokens": 1023, "decode": {"maxNumSeqs": 256}}, "engine.maxNumBatchedTokens"),
+        ({"decode": {"maxNumBatchedTokens": 1023}}, "engine.decode.maxNumBatchedTokens"),
+    ],
+)
+def test_a_batch_too_small_for_drafts_is_reported_at_the_key_that_sets_it(engine: dict[str, Any], key: str):
+    entry = drafting("llama-3.1-8b-instruct", "1p-tp1-1d-tp1", engine={"adapters": {}, **engine})
+    assert refused(entry, storage=CACHE).keys() == {f"models[0].{key}"}
 
 
 def test_drafts_with_expert_parallelism_and_kv_cache_in_host_memory_are_refused():
