@@ -427,5 +427,6 @@ def _way_of_weights(config: StackConfig) -> Iterator[Problem]:
 def _room(config: StackConfig, path: str, value: object, room_gib: float) -> Iterator[Problem]:
     needed = weights_gib(config)
     if needed > room_gib:
-        why = f"the weights of all models need {needed:.0f} GiB, the cache has {room_gib:.0f} GiB"
-        yield Problem(path, value, f"room for {needed:.0f} GiB, or fewer models", why)
+        least = math.ceil(needed)
+        why = f"the weights of all models need {least} GiB, the cache has {math.floor(room_gib)} GiB"
+        yield Problem(path, value, f"room for {least} GiB, or fewer models", why)

@@ -227,10 +227,20 @@ def test_diskgib_is_limited_to_four_fifths_of_the_nodes_disks_beside_the_weights
     plan("agg-tp2-1r", hostMemoryGib=8, diskGib=most, stack=ON_DISKS)
     problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=most + 1, stack=ON_DISKS)
     assert (problem.value, problem.accepted) == (most + 1, f"at most {most} for all models together")
-    weights = {"storage": {"modelCache": {"kind": "node-disk", "capacityGib": 14_000}}}
+
+
+@pytest.mark.parametrize(
+    ("weights_gib", "why"),
+    [
+        (11_444, "the disks of a node have 0 GiB for it beside 11444 GiB of weights"),
+        (14_000, "fill a node's disks already (2555 GiB too little)"),
+    ],
+)
+def test_diskgib_is_refused_where_weights_and_pods_fill_the_nodes_disks(weights_gib: int, why: str):
+    weights = {"storage": {"modelCache": {"kind": "node-disk", "capacityGib": weights_gib}}}
     problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=1, stack=weights)
     assert problem.accepted == "nothing"
-    assert "fill a node's disks already (2555 GiB too little)" in problem.why
+    assert why in problem.why
 
 
 def test_diskgib_is_limited_to_all_disks_of_nodes_whose_file_system_is_unknown():

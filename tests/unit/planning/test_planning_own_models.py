@@ -26,3 +26,12 @@ def test_an_invalid_value_of_a_projects_model_entry_is_refused_with_its_path(tmp
     (problem,) = problems(model("agg-tp1-1r", model=MINE))
     assert (problem.file, problem.path) == (f"values/models/{MINE}.yaml", path)
     assert "nothing here" in problem.accepted
+
+
+def test_a_repository_in_a_projects_model_entry_is_refused_for_pre_warmed_servers(tmp_path: Path):
+    write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, arguments=["--seed=1", "--tokenizer=acme/other"]))
+    served = model("agg-tp1-1r", model=MINE)
+    (problem,) = problems(served, storage={"modelCache": {"kind": "node-disk"}})
+    assert (problem.file, problem.path) == (f"values/models/{MINE}.yaml", "arguments[1]")
+    assert "offline" in problem.why
+    assert problems(served) == []

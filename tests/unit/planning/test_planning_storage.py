@@ -5,8 +5,9 @@ from created_stacks import refusals
 from llmd_oke import catalogue
 from llmd_oke.config import GpuPoolConfig
 from llmd_oke.planning.storage import node_disk_gib
-from stack_files import created_pool, model, plan, problems
+from stack_files import DOMAIN, created_pool, existing_pool, model, ocid, plan, problems
 
+PLACE = {"availabilityDomain": DOMAIN}
 FILE_SYSTEM = {"fileSystemId": "ocid1.filesystem.oc1..f", "mountTargetIp": "10.0.0.9", "exportPath": "/models"}
 LLAMA = model("agg-tp1-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
 
@@ -40,6 +41,25 @@ def test_weights_of_all_models_must_fit_the_model_cache_on_a_node():
     problem = only(model(), LLAMA, storage=storage("node-disk", capacityGib=100))
     assert (problem.path, problem.value) == ("storage.modelCache.capacityGib", 100)
     assert problem.why == "the weights of all models need 135 GiB, the cache has 100 GiB"
+
+
+def test_a_model_cache_may_be_exactly_as_large_as_the_weights(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: 100.0)
+    assert problems(storage=storage("node-disk", capacityGib=100)) == []
+
+
+def test_a_too_small_model_cache_is_refused_with_a_size_that_is_accepted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: 100.2)
+    problem = only(storage=storage("node-disk", capacityGib=100))
+    assert problem.accepted == "room for 101 GiB, or fewer models"
+    assert problem.why == "the weights of all models need 101 GiB, the cache has 100 GiB"
+    assert problems(storage=storage("node-disk", capacityGib=101)) == []
+
+
+def test_a_model_cache_on_disks_that_a_created_pool_leaves_unused_is_refused():
+    result = refusals(created_pool(nvme="none"), stack_changes={"storage": storage("node-disk")})
+    assert list(result) == ["gpuPools[0].nvme"]
+    assert "which this pool leaves as they are" in result["gpuPools[0].nvme"]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +133,12 @@ def test_an_existing_cluster_requires_an_existing_shared_file_system(kind: str):
     problem = only(storage=storage(kind))
     assert problem.path == "storage.modelCache.existing"
     assert "created together with the cluster" in problem.why
+
+
+@pytest.mark.parametrize(("place", "paths"), [({}, ["storage.modelCache.availabilityDomain"]), (PLACE, [])])
+def test_a_created_file_system_needs_a_domain_if_no_pool_has_one(place: dict[str, str], paths: list[str]):
+    pool = existing_pool(poolId=ocid("nodepool"))
+    assert list(refusals(pool, stack_changes={"storage": storage("file-storage", **place)})) == paths
 
 
 def test_an_availability_domain_for_an_existing_file_system_is_refused():
@@ -247,6 +273,19 @@ def test_local_disks_too_small_for_pods_are_reported_at_the_pools_nvme_key(monke
     monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 500)
     small = refusals(created_pool())["gpuPools[0].nvme"]
     assert "its disks have 450 GiB for pods (accepted: a storage.modelCache)" in small
-    sizes = {"raid-10": 500, "raid-0": 1000}
+
+
+@pytest.mark.parametrize("striped_gib", [1000, 592 / 0.9])
+def test_striping_is_proposed_where_mirrored_disks_are_too_small_for_pods(
+    monkeypatch: pytest.MonkeyPatch, striped_gib: float
+):
+    sizes = {"raid-10": 500, "raid-0": striped_gib}
     monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda pool: sizes[pool.nvme])
     assert "(accepted: raid-0, or a storage.modelCache)" in refusals(created_pool())["gpuPools[0].nvme"]
+    assert refusals(created_pool(nvme="raid-0")) == {}
+
+
+def test_weights_on_local_disks_leave_pods_less_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 150)
+    small = refusals(created_pool(), stack_changes={"storage": storage("node-disk")})["gpuPools[0].nvme"]
+    assert "its disks have 71 GiB for pods" in small
