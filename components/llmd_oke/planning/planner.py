@@ -349,6 +349,6 @@ def _used(plan: Plan) -> Iterator[tuple[str, str]]:
     imports = (pool.image.import_ for pool in plan.config.gpu_pools if pool.image)
     yield from ((IMAGES.folder, item.name) for item in imports if item)
     own_digests = project_lock().images
-    if own_digests and any(used.image.reference in own_digests for used in images_of(plan)):
+    if any(used.image.reference in own_digests for used in images_of(plan)):
         yield LOCK.folder, "lock"
     yield PRICES.folder, "oci"

@@ -346,7 +346,7 @@ def awaited_nodes(plan: Plan) -> dict[str, int]:
     pool and, for an autoscaled pool, the number of nodes with initial servers, at least the pool's minimum. If another
     stack deploys the models, it is the initial size of each pool.
     """
-    if not plan.models or not any(pool.autoscaled for pool in plan.pools):
+    if not plan.models:
         return {pool.name: pool.size for pool in plan.pools}
     nodes, _ = place_at_first(plan.config, plan.config.models, plan.pools)
     used = Counter(node.pool for node in nodes if node.servers)

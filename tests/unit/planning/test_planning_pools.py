@@ -21,7 +21,7 @@ from llmd_oke.planning.pools import (
     node_scaling_problems,
     region_words,
 )
-from stack_files import created_pool, existing_pool, model, ocid, plan, problems
+from stack_files import cluster_layer, created_pool, existing_pool, model, ocid, plan, problems
 
 ROCM = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
 IMPORT = {"name": ROCM, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "0" * 32}
@@ -417,6 +417,11 @@ def test_an_update_does_not_wait_for_nodes_of_servers_that_autoscaling_may_add()
 
 def test_an_update_waits_for_all_nodes_of_a_pool_of_fixed_size():
     assert first_nodes("8p-tp1-4d-tp2", {"mode": "fixed"}) == {"mi300x": 6}
+
+
+def test_an_update_without_models_waits_for_the_initial_size_of_an_autoscaled_pool():
+    planned = planning.plan_object(cluster_layer(created_pool(size=6, scaling={**SCALED, "minSize": 1})))
+    assert awaited_nodes(planned) == {"mi300x": 6}
 
 
 def test_a_pool_with_equal_autoscaling_limits_still_counts_as_autoscaled():
