@@ -147,6 +147,12 @@ def test_servers_publish_kv_cache_events_if_the_stack_files_picker_config_uses_t
             "models[0].router.profile",
             "where and under which name",
         ),
+        (
+            "agg-tp4-1r",
+            {"router": {"profile": "precise-prefix"}, "model": "qwen3-next-80b-a3b-thinking"},
+            "models[0].router.profile",
+            "linear attention",
+        ),
     ],
 )
 def test_a_picker_config_that_would_receive_no_kv_cache_events_is_refused(

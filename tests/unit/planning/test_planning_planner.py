@@ -48,6 +48,12 @@ def test_the_stacks_rehearsal_guide_and_baseline_have_the_expected_gpus_and_role
     assert (baseline.models[0].router.mode, baseline.models[0].gpus) == ("none", guide.models[0].gpus)
 
 
+def test_a_stack_file_can_be_planned_with_another_releases_router():
+    written, other = (planning.plan_stack_file(PROJECT, "guide", router) for router in (None, "llm-d-0.6.0"))
+    assert (other.release.name, other.router_release) == (written.release.name, "llm-d-0.6.0")
+    assert written.router_release == written.release.name
+
+
 def test_copies_of_a_model_are_named_by_the_model_and_their_number():
     result = planning.plan_object(stack(model("8p-tp1-4d-tp2", copies=2, name="big")))
     assert [unit.name for unit in result.models[0].units] == ["big-0", "big-1"]
@@ -101,9 +107,15 @@ def test_problems_of_a_created_cluster_are_reported_beside_invalid_values():
     assert {"smoke.requests", "gpuPools[0].kubernetesVersion", "systemPool.shape", "cluster.network.cidr"} <= result
 
 
-def test_planning_checks_that_depend_on_an_invalid_cluster_are_skipped():
-    value = created(created_pool(), stack_changes={"gpuStack": "present"}, cni="calico")
+@pytest.mark.parametrize("gpu_stack", ["present", "helm-operator"])
+def test_planning_checks_that_depend_on_an_invalid_cluster_are_skipped(gpu_stack: str):
+    value = created(created_pool(), stack_changes={"gpuStack": gpu_stack}, cni="calico")
     assert {problem.path for problem in problems(value)} == {"cluster.cni"}
+
+
+def test_an_unknown_maker_of_virtual_functions_is_reported_beside_other_problems():
+    value = stack(cluster=existing_cluster(virtualFunctions="mine"), smoke={"requests": 0}, release="llm-d-9")
+    assert [problem.path for problem in problems(value)] == ["cluster.virtualFunctions", "smoke.requests", "release"]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ GONE = {"endpointPickerImage": "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0"}
         ("llm-d-0.7.0", {"router": "llm-d-0.9.0"}, {}, []),
         ("llm-d-0.7.0", MIRRORED, {}, []),
         ("llm-d-0.7.0", GONE, {}, ["override.endpointPickerImage"]),
+        ("llm-d-0.9.0", {**GONE, "router": "llm-d-0.7.0"}, {}, ["override.endpointPickerImage"]),
         ("llm-d-0.9.0", {"router": "llm-d-0.6.0"}, {}, ["override.router"]),
         ("llm-d-0.7.0", {}, {"mode": "none"}, []),
     ],
@@ -163,6 +164,10 @@ def test_a_single_replica_of_the_router_can_be_requested():
     assert plan(model(EQUAL)).models[0].router_replicas == 2
     assert not any("nobody has measured" in text for text in texts(model(EQUAL, router=router)))
     assert any("nobody has measured" in text for text in texts(model(EQUAL, router={"profile": "prefix-affinity"})))
+
+
+def test_as_many_replicas_of_the_router_as_the_release_has_can_be_requested():
+    assert plan(model(EQUAL, router={"replicas": 2})).models[0].router_replicas == 2
 
 
 def test_a_router_override_that_lacks_the_stacks_profile_uses_the_nearest_profile():

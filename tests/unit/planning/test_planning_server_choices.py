@@ -88,9 +88,24 @@ def test_the_tuner_is_offered_data_parallelism_only_for_models_with_experts(name
     assert (entry.architecture.experts is not None) == any(spread.data_parallel_size > 1 for spread in spreads)
 
 
+@pytest.mark.parametrize(("size", "gpus"), [(14336, {1, 2, 4, 8, 16}), (None, {1, 2, 4, 8, 16, 24})])
+def test_the_tuner_is_offered_servers_that_split_experts_of_known_size_equally(size: int | None, gpus: set[int]):
+    entry = known("mixtral-8x7b")
+    assert entry.architecture.experts is not None
+    experts = entry.architecture.experts.model_copy(update={"intermediate_size": size})
+    sized = entry.model_copy(update={"architecture": entry.architecture.model_copy(update={"experts": experts})})
+    assert {spread.gpus for spread in divided_spreads(sized, 8, 24) if not spread.expert_parallel} == gpus
+
+
 def test_the_tuner_is_offered_servers_over_two_nodes_for_models_with_experts():
     assert Parallelism(1, 16, True, 2) in choices("deepseek-v3").aggregated
     assert (Parallelism(1, 16, True, 2), Parallelism(1, 16, True, 2)) in choices("deepseek-v3").disaggregated
+
+
+def test_the_tuner_is_offered_servers_that_fit_beside_a_stacks_other_models():
+    other = model("agg-tp4-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
+    planned = planning.plan_object(stack(model("agg-tp1-1r"), other, gpuPools=[existing_pool(size=1)]))
+    assert max(spread.gpus for spread in accepted_servers(planned, 0, 8).aggregated) == 4
 
 
 def test_the_tuner_is_offered_no_servers_over_nodes_without_rdma_or_with_scaling():
