@@ -43,6 +43,12 @@ def test_a_known_vllm_fault_of_kv_connectors_is_not_reported_without_a_kv_connec
     assert paths("agg-tp1-1r", {"env": SEGMENTS}) == []
 
 
+def test_a_known_vllm_fault_of_a_variable_is_reported_there_with_speculation_too():
+    engine = {"env": SEGMENTS, "speculation": {}}
+    told = problems(model("1p-tp8-1d-tp8", model="deepseek-r1", engine=engine), release="llm-d-0.10.0")
+    assert [problem.path for problem in told] == ["models[0].engine.env.PYTORCH_CUDA_ALLOC_CONF"]
+
+
 def test_a_variable_of_the_release_that_ends_servers_when_changed_is_refused():
     env = {"ROCPROFILER_QUEUE_INTERPOSITION": "0", "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "1"}
     assert paths("agg-tp1-1r", {"env": env}) == [f"models[0].engine.env.{name}" for name in env]

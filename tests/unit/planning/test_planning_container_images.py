@@ -9,6 +9,7 @@ from llmd_oke.planning.container_images import (
     chart_archives,
     images_of,
     kit_images,
+    project_images,
     tag_only_sentence,
     unchecked_archives_sentence,
 )
@@ -49,6 +50,15 @@ def test_images_of_node_gate_and_operators_are_listed_once_for_a_created_cluster
     assert "cert-manager (chart)" in names
     references = [image.image.reference for image in images]
     assert len(set(references)) == len(references)
+
+
+@pytest.mark.parametrize(("owner", "installed"), [("install", True), ("existing", False)])
+def test_images_of_the_group_controller_are_listed_if_the_stack_installs_it(owner: str, installed: bool):
+    assert ("leader-worker-set (chart)" in used(leaderWorkerSets=owner)) is installed
+
+
+def test_a_projects_image_lock_needs_exactly_the_kits_images_without_a_digest():
+    assert project_images() == tuple(image for image in kit_images() if image.digest is None)
 
 
 def test_every_helm_chart_from_a_chart_repository_has_a_pinned_checksum():

@@ -157,11 +157,13 @@ def test_an_empty_model_list_of_the_front_door_stays_empty_beside_a_clients_own_
     assert door.limits.models == ()
 
 
-def test_check_warns_of_a_clients_token_limit_below_a_models_longest_request():
-    limits = {"tokensPerMinute": 300_000, "clients": {"small": {"tokensPerMinute": 200_000}}}
+def test_check_warns_of_token_limits_that_a_models_longest_request_always_exceeds():
+    clients = {"small": {"tokensPerMinute": 200_000}, "equal": {"tokensPerMinute": 262_144}}
+    limits = {"tokensPerMinute": 262_146, "clients": clients}
     door = {"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
     said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
     assert "gpt-oss-120b 131,072" in said["frontDoor.limits.clients.small.tokensPerMinute"]
+    assert "gpt-oss-120b 131,072" in said["frontDoor.limits.clients.equal.tokensPerMinute"]
     assert "frontDoor.limits.tokensPerMinute" not in said
 
 

@@ -130,6 +130,7 @@ def test_a_kubernetes_version_that_the_gpu_operators_chart_refuses_is_refused():
     config = stack(cluster=created_cluster(kubernetesVersion="v1.28.2"))
     (result,) = gpu_stack_problems(config)
     assert (result.path, result.accepted) == ("cluster.kubernetesVersion", "v1.29 or newer")
+    assert list(gpu_stack_problems(stack(cluster=created_cluster(kubernetesVersion="v1.29.10")))) == []
 
 
 def test_okes_device_plug_in_is_accepted_with_an_old_kubernetes_version():

@@ -525,6 +525,7 @@ def test_unknown_releases_shapes_and_models_are_answered_with_similar_names():
     result = problems(
         model(model="openai/gpt-oss-120b"),
         model(model="gpt-oss-120", name="b"),
+        model(model="mistralai/Mixtral-8x7B-v0.1", name="c"),
         release="llm-d-9",
         gpuPools=[existing_pool(shape="BM.GPU.MI300X.4")],
     )
@@ -533,6 +534,7 @@ def test_unknown_releases_shapes_and_models_are_answered_with_similar_names():
         "gpuPools[0].shape": "BM.GPU.MI300X.8",
         "models[0].model": "gpt-oss-120b",
         "models[1].model": "gpt-oss-120b",
+        "models[2].model": "mixtral-8x7b",
     }
 
 
@@ -753,6 +755,11 @@ def test_pools_must_have_room_for_the_maximum_number_of_servers(nodes: int, most
     assert f"{nodes * 8 + 1} GPUs" in problem.why
 
 
+def test_without_room_only_the_scaled_roles_that_may_grow_are_refused():
+    scaling = {"prefill": {**PREFILL, "maxReplicas": 8}, "decode": {**DECODE, "maxReplicas": 40}}
+    assert paths(scaled(scaling)) == ["models[0].scaling.decode.maxReplicas"]
+
+
 def test_the_maximum_number_of_servers_must_fit_beside_other_models_and_copies():
     fits = scaled(copies=2)
     assert problems(fits, nodes=6) == []
@@ -790,9 +797,10 @@ def test_check_warns_of_a_scaling_threshold_that_only_waiting_requests_reach():
     assert "one server runs 256 at a time" in text
 
 
-def test_check_warns_of_a_scaling_threshold_beyond_the_gpus_peak_rate():
-    (text,) = advised({**BOTH, "prefill": {**PREFILL, "promptTokensPerS": 1_000_000}})
-    assert text.startswith("servers are added only once prompts wait: one server computes at most 143,626 tokens")
+@pytest.mark.parametrize(("topology", "most"), [("8p-tp1-4d-tp2", "143,626"), ("8p-tp2-4d-tp2", "287,253")])
+def test_check_warns_of_a_scaling_threshold_beyond_the_gpus_peak_rate(topology: str, most: str):
+    (text,) = advised({**BOTH, "prefill": {**PREFILL, "promptTokensPerS": 1_000_000}}, topology=topology)
+    assert text.startswith(f"servers are added only once prompts wait: one server computes at most {most} tokens")
 
 
 def test_check_warns_if_kvcacheusage_alone_scales_and_the_workload_never_reaches_it():

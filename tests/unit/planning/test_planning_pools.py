@@ -108,6 +108,18 @@ def test_an_imported_image_must_be_for_the_shape(monkeypatch: pytest.MonkeyPatch
     assert "made for BM.GPU.MI355X.8" in result["gpuPools[0].image.import.name"]
 
 
+@pytest.mark.parametrize(("built", "told"), [("2026.04.29", ["CVE-2026-31431"]), ("2026.04.30", [])])
+def test_check_warns_of_an_imported_image_older_than_known_kernel_fixes(
+    monkeypatch: pytest.MonkeyPatch, built: str, told: list[str]
+):
+    name = f"Canonical-Ubuntu-24.04-{built}-0"
+    known = (catalogue.image(ROCM) or pytest.fail(ROCM)).model_copy(update={"name": name})
+    monkeypatch.setattr(catalogue, "image", lambda _: known)
+    advice = planning.plan(validated(created_pool(image={"import": {**IMPORT, "name": name}}))).advice
+    texts = [item.text for item in advice if item.path == "gpuPools[0].image.import.name"]
+    assert [text.partition(";")[0] for text in texts] == [f"the image has {fault}" for fault in told]
+
+
 def test_the_error_for_an_image_of_another_shape_lists_all_images_for_the_shape():
     names = catalogue.image_names()
     other = next(name for name in names if "BM.GPU.MI300X.8" not in (catalogue.image(name) or pytest.fail(name)).shapes)
