@@ -241,7 +241,7 @@ def _policy_scope(args: IamArgs, scope: Scope) -> Scope:
     be equal, otherwise `scope` itself.
     """
     places = _places(args)
-    return "compartment" if places[scope] is places["compartment"] or places[scope] == args["compartment_id"] else scope
+    return "compartment" if places[scope] == places["compartment"] else scope
 
 
 def _suffix(scope: Scope) -> str:

@@ -88,10 +88,10 @@ def read(project: Path, stack: str) -> Any:
 
 
 def locate(problems: Iterable[Problem], project: Path, stack: str) -> list[Problem]:
-    """Return the problems of a stack with the places of their values; see `EffectiveStack.located`."""
-    found = list(problems)
-    unplaced = any(not (problem.file or problem.line) for problem in found)
-    return effective(project, stack).located(found) if unplaced else found
+    """Return the problems of a stack with the places of their values; see `EffectiveStack.located`. Raises what `read`
+    raises.
+    """
+    return effective(project, stack).located(problems)
 
 
 def effective(project: Path, stack: str) -> EffectiveStack:

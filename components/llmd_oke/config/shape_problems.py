@@ -136,8 +136,7 @@ def _child(current: Any, part: int | str) -> Any:
     if isinstance(current, Mapping):
         return cast("Mapping[int | str, Any]", current).get(part)
     if isinstance(current, list | tuple) and isinstance(part, int):
-        items = cast("Sequence[Any]", current)
-        return items[part] if part < len(items) else None
+        return cast("Sequence[Any]", current)[part]
     return None
 
 

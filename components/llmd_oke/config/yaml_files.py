@@ -77,7 +77,7 @@ class YamlDocument:
 
     def line_at(self, path: Iterable[str | int]) -> int | None:
         """Return what `line` returns, for a path given as keys and indices; the keys may contain dots."""
-        return None if self.root is None else _walk(self.root, path)[1]
+        return _walk(self.root, path)[1]
 
     def problems(self) -> Iterator[Problem]:
         """Return an iterator over problems: repeated keys (YAML forbids them, and parsers disagree about which one
@@ -263,7 +263,7 @@ def number(text: str) -> int | float | str:
         return int(plain, 8)
     with suppress(ValueError):  # not whole, with a zero in front, or with more digits than Python converts
         whole = int(plain, 0)
-        return whole if abs(whole) < _EXPONENT else float(whole) if abs(whole) < _LARGEST else text
+        return whole if abs(whole) < _EXPONENT else float(whole) if abs(whole) <= _LARGEST else text
     try:
         value = float(plain)
     except ValueError:  # a prefix without digits, such as `0x_`
@@ -314,12 +314,12 @@ def value_at(document: object, path: str) -> object:
     return document
 
 
-def _walk(node: yaml.Node, steps: Iterable[str | int]) -> tuple[yaml.Node | None, int | None]:
+def _walk(node: yaml.Node | None, steps: Iterable[str | int]) -> tuple[yaml.Node | None, int | None]:
     """Return the node at the end of the steps, None if the path doesn't exist, and the line of the last step that
     exists.
     """
     line: int | None = None
-    current: yaml.Node | None = node
+    current = node
     for step in steps:
         if isinstance(current, yaml.SequenceNode) and isinstance(step, int) and step < len(current.value):
             item: yaml.Node = current.value[step]

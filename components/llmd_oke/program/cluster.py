@@ -319,7 +319,7 @@ def _storage(created: ClusterPlan, network: Network, opts: pulumi.ResourceOption
         created,
         _tags(created.tags),
         subnet_id=subnet_id,
-        nsg_ids=None if nsg_id is None else [nsg_id],
+        nsg_ids=[nsg_id],
         client_cidr=(network.cidr if storage.anywhere else network.worker_cidr) if shared else None,
         existing_volume_handle=None,
         file_system_name=None,

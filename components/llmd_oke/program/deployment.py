@@ -59,8 +59,8 @@ def program(project: Path | None = None) -> None:
         plan = planning.plan(config.validate(stack.value), nodes_pull=nodes_pull)
     except InvalidStack as refused:
         raise InvalidStack(stack.located(refused.problems)) from refused
-    updates = [Advice(model.name, model.update_note) for model in plan.models] if plan.layer != "cluster" else []
-    for advice in (*advice_of_update(plan), *merge_advice(updates)):
+    updates = merge_advice(Advice(model.name, model.update_note) for model in plan.models)
+    for advice in (*advice_of_update(plan), *updates):
         pulumi.log.info(f"{advice.path}: {advice.text}")
     for name, value in deploy(plan, settings).items():
         pulumi.export(name, value)

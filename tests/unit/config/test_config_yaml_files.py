@@ -1,12 +1,15 @@
 """YAML as Pulumi reads it; `tests/engine/test_engine_cli.py` holds it to the real Pulumi."""
 
 import math
+import sys
 from datetime import date
+from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from llmd_oke.config import yaml_files
 from llmd_oke.config.yaml_files import Loader, dump, load, move_key, number, text_of
 
 
@@ -27,6 +30,7 @@ def read(text: str) -> object:
         ("1_000", 1000),
         ("0x1F", 31),
         (str(10**30), 1e30),
+        (str(int(sys.float_info.max)), sys.float_info.max),
     ],
 )
 def test_numbers_are_parsed_as_in_yaml_1_2_including_old_octals(text: str, value: float) -> None:
@@ -38,6 +42,7 @@ def test_numbers_are_parsed_as_in_yaml_1_2_including_old_octals(text: str, value
     "text",
     [
         *("yes", "on", "n", "12:30:45", "1e400", "0o8", "0x_", "1.2.3", "=", "'1e6'", '"true"'),
+        str(2 * int(sys.float_info.max)),
         pytest.param("1" * 5000, id="5000 digits"),
     ],
 )
@@ -68,6 +73,15 @@ def test_numbers_are_whole_up_to_the_size_at_which_pulumi_writes_an_exponent(tex
 
 def test_infinity_is_parsed_as_a_number() -> None:
     assert read("a: -.Inf") == -math.inf
+
+
+@pytest.mark.parametrize(("levels", "problems"), [(50, 0), (51, 1)])
+def test_a_value_in_a_stack_file_may_be_in_50_lists_one_in_the_other(
+    tmp_path: Path, levels: int, problems: int
+) -> None:
+    file = tmp_path / "lists.yaml"
+    file.write_text("[" * levels + "1" + "]" * levels)
+    assert len(list(yaml_files.read(file).problems())) == problems
 
 
 @given(st.text("0123456789.eExob_+-:~yn", max_size=8) | st.integers() | st.floats(allow_nan=False) | st.booleans())
