@@ -212,6 +212,24 @@ def test_iam_policies_are_created_before_the_gpu_pools_that_need_them(rendered: 
     assert {"cluster-iam-policy", "nodes-iam-policy"} <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
 
 
+@pytest.mark.parametrize(
+    ("update", "rehearsed", "waits"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_cluster_waits_for_its_iam_policies_only_in_updates_at_oci_itself(
+    monkeypatch: pytest.MonkeyPatch, update: bool, rehearsed: bool, waits: bool
+):
+    asked: set[str] = set()
+
+    def wait(args: pulumi.ResourceTransformationArgs) -> None:
+        asked.add(args.type_)
+
+    monkeypatch.setattr("llmd_oke.program.cluster.is_update", lambda: update)
+    monkeypatch.setattr("llmd_oke.program.cluster.wait_for_policies", lambda: wait)
+    settings = {"llmd-oke:stack": json.dumps(cluster_layer()), "llmd-oke:rehearsed": json.dumps(rehearsed)}
+    declared(program, config=settings)
+    assert ("oci:ContainerEngine/cluster:Cluster" in asked) is waits
+
+
 def test_a_lustre_file_system_is_created_after_the_iam_policies_and_the_cluster(rendered: Any):
     stack = rendered(created(storage={"modelCache": {"kind": "lustre"}}))
     assert {"cluster-iam-policy", "oke-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
@@ -290,9 +308,11 @@ def test_the_node_gate_runs_again_for_another_pool_size_but_not_for_other_labels
     assert job_name(labels={"a": "b"}) == job_name(size=9)
 
 
-def test_objects_of_a_created_cluster_are_deleted_with_the_cluster(whole: Rendered):
-    (cluster,) = whole.of_type("oci:ContainerEngine/cluster:Cluster")
-    for resource in whole.resources:
+@pytest.mark.parametrize("changes", [{}, {"frontDoor": {"exposure": "internal", "uncheckedPods": "accepted"}}])
+def test_objects_of_a_created_cluster_are_deleted_with_the_cluster(rendered: Any, changes: dict[str, Any]):
+    stack = rendered(created(**changes))
+    (cluster,) = stack.of_type("oci:ContainerEngine/cluster:Cluster")
+    for resource in stack.resources:
         if resource.type.startswith("kubernetes:") and "CustomResourceDefinition" not in resource.type:
             expected = "" if owns_oci_resources(resource.type, resource.inputs) else cluster.urn
             assert resource.deleted_with == expected, resource.name

@@ -127,13 +127,13 @@ def test_a_stack_without_prefill_servers_has_no_prometheus_rules_about_them(vari
     assert names.isdisjoint({"PrefillFallbackToDecodeOnly", "KvTransferNotOverRdma", "QueueAgainstSlo"})
 
 
-@pytest.mark.parametrize(("router", "leads"), [("llm-d-0.6.0", False), ("llm-d-0.9.0", True)])
-def test_only_routers_with_several_pods_have_an_alert_about_their_leader(
-    varied: Vary, router: str, leads: bool
+@pytest.mark.parametrize(("router", "alert"), [({}, True), ({"replicas": 1}, False), ({"mode": "none"}, False)])
+def test_an_alert_of_a_missing_leader_is_declared_only_for_routers_with_two_pickers(
+    varied: Vary, router: dict[str, object], alert: bool
 ) -> None:
-    rendered = varied(stack={"monitoring": "existing", "override": {"router": router}})
+    rendered = varied(topology="agg-tp1-16r", router=router, stack={"monitoring": "existing"})
     groups = rendered.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
-    assert ("PickerWithoutLeader" in {rule.get("alert") for group in groups for rule in group["rules"]}) == leads
+    assert ("PickerWithoutLeader" in {rule.get("alert") for group in groups for rule in group["rules"]}) is alert
 
 
 def test_labels_in_the_stack_file_are_added_to_pod_monitors_and_prometheus_rules(varied: Vary) -> None:

@@ -4,6 +4,7 @@ import base64
 import json
 from typing import Any
 
+import pulumi
 import pytest
 from llmd_base.errors import KitError
 from llmd_oke.cluster.gpu_pool import GpuPool, Launch
@@ -426,6 +427,18 @@ def test_a_pool_without_gpus_has_a_flexible_shape_and_spans_all_availability_dom
     assert labels_of(made) == {"oke.oraclecloud.com/pool.name": "system"}
     assert made.protect
     assert made.timeouts["create"] == "60m"
+
+
+@pytest.mark.parametrize("component", [SystemPool, CpuPool])
+@pytest.mark.parametrize(("named", "label"), [({"pool_name": "builds"}, "builds"), ({"pool_name": None}, "routers")])
+def test_a_pools_node_label_has_the_name_of_the_pool_or_else_the_resources(
+    component: Any, named: dict[str, str | None], label: str
+):
+    def program() -> None:
+        pulumi.export("label", component("routers", {**CPU, **named, "image_id": "image"}).node_label)
+
+    made = declared(program, cluster=OciMocks())
+    assert made.outputs == {"label": f"oke.oraclecloud.com/pool.name={label}"}
 
 
 def test_a_pool_of_a_shape_that_is_not_flexible_has_no_configured_shape_size():

@@ -3,9 +3,11 @@
 import json
 from typing import Any
 
+import pulumi
 import pytest
 from created_cluster import cluster_layer
 from llmd_base.errors import KitError
+from llmd_oke.cluster.provider import credentials
 from llmd_oke.program import program
 from llmd_oke.testing import declared
 
@@ -30,6 +32,14 @@ def test_kubeconfigs_of_operators_use_the_stacks_oci_credentials_or_else_the_use
     settings: dict[str, str], words: list[str]
 ):
     assert token_words(settings)[-2:] == words
+
+
+def test_the_oci_private_key_of_the_stacks_config_is_passed_to_providers_as_a_secret():
+    def providers() -> None:
+        keys = pulumi.Output.from_input(credentials()["private_key"])
+        pulumi.export("secret", pulumi.Output.from_input(keys.is_secret()))
+
+    assert declared(providers, config={"oci:privateKey": "pem"}).outputs == {"secret": True}
 
 
 def test_an_oci_key_outside_the_provider_config_is_refused_before_any_change():

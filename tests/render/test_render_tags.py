@@ -131,6 +131,9 @@ def test_the_oci_provider_ignores_oracles_tags_and_those_the_stack_file_lists(re
     assert [json.loads(tags) for tags in provider_of(tagged)] == [
         ["Oracle-Tags.CreatedBy", "Oracle-Tags.CreatedOn", "Audit.Owner"]
     ]
+    elsewhere = {"iam": {"homeRegion": "us-phoenix-1", "style": "classic"}}  # its providers are two more
+    home = rendered(cluster_layer(cluster=elsewhere, tags={**TAGS, "ignored": ["Audit.Owner"]}))
+    assert provider_of(home) == 3 * provider_of(tagged)
 
 
 @pytest.mark.parametrize("launch", list(Launch))

@@ -1,8 +1,9 @@
+import pulumi
 import pytest
 from llmd_oke.program import declare
-from llmd_oke.testing import Rendered, without_hash
+from llmd_oke.testing import Rendered, render, without_hash
 from render_support import pod, selects
-from stack_files import existing_pool
+from stack_files import existing_pool, plan, stack
 
 PREFILL, DECODE = "gpt-oss-120b-prefill", "gpt-oss-120b-decode"
 
@@ -103,8 +104,8 @@ def test_copies_of_a_model_in_a_new_stack_are_created_in_parallel(varied):
 
 
 def test_servers_of_another_size_are_created_after_the_old_ones_are_deleted(varied, guide):
-    for stack in (varied(stack=TIGHT), guide):
-        resource = stack.kubernetes_resource("Deployment", DECODE)
+    for rendered in (varied(stack=TIGHT), guide):
+        resource = rendered.kubernetes_resource("Deployment", DECODE)
         assert 'metadata.labels["llmd-oke/tensor-parallel-size"]' in resource.replace_on_changes
         assert resource.delete_before_replace
 
@@ -149,6 +150,13 @@ def test_another_picker_config_restarts_only_the_router(varied):
 def test_the_name_of_a_servers_priority_class_ends_with_its_value(rehearsal):
     for manifest in [m for m in rehearsal.manifests() if m["kind"] == "PriorityClass"]:
         assert manifest["metadata"]["name"].endswith(f"-{manifest['value']}")
+
+
+def test_the_log_of_an_update_says_how_each_models_servers_are_replaced(monkeypatch):
+    told = list[str]()
+    monkeypatch.setattr(pulumi.log, "info", told.append)
+    render(stack())
+    assert f"gpt-oss-120b: {plan().models[0].update_note}" in told
 
 
 def test_a_router_with_one_pod_is_deleted_before_its_successor_is_created(varied):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pulumi
 import pytest
+from llmd_oke.catalogue.cluster import policies
 from llmd_oke.cluster import iam
 from llmd_oke.cluster.iam import wait_for_policies
 
@@ -39,9 +40,16 @@ def test_resources_that_need_rights_wait_and_policies_say_when_they_were_changed
     assert asked_of(transform, VCN) is None
 
 
-@pytest.mark.parametrize(("passed_s", "slept_s"), [(20, [40]), (60, []), (70, [])])
+@pytest.mark.parametrize(
+    ("delay_s", "passed_s", "slept_s"),
+    [(60, 20, [40]), (60, 60, []), (60, 70, []), (None, 20, [policies().delay_s - 20])],
+)
 async def test_a_resource_waits_for_the_rest_of_the_delay_after_the_last_changed_policy(
-    hooks: dict[str, Any], monkeypatch: pytest.MonkeyPatch, passed_s: float, slept_s: list[float]
+    hooks: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    delay_s: float | None,
+    passed_s: float,
+    slept_s: list[float],
 ) -> None:
     now_s, slept = [1000.0], list[float]()
 
@@ -50,7 +58,7 @@ async def test_a_resource_waits_for_the_rest_of_the_delay_after_the_last_changed
 
     monkeypatch.setattr(iam, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     monkeypatch.setattr(iam, "asyncio", SimpleNamespace(sleep=sleep))
-    wait_for_policies(60)
+    wait_for_policies(delay_s)
     monkeypatch.setattr(pulumi.log, "info", lambda _: None)
     args = SimpleNamespace(name="oke")
     await hooks["wait-for-policies"](args)

@@ -73,7 +73,18 @@ def test_the_only_context_of_the_kubeconfig_is_current():
     assert context["context"] == {"cluster": made["clusters"][0]["name"], "user": made["users"][0]["name"]}
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "{}", '{"clusters": []}', '{"clusters": [{"cluster": {}}], "users": []}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a: [",
+        "{}",
+        '{"clusters": []}',
+        '{"clusters": [{"cluster": {}}], "users": []}',
+        KUBECONFIG.replace("https://", "http://"),
+        KUBECONFIG.replace("https://10.140.0.5:6443", "https://"),
+    ],
+)
 def test_an_invalid_kubeconfig_is_reported(text: str):
     with pytest.raises(KitError, match="can't be read"):
         read_kubeconfig(text)

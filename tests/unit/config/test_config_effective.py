@@ -157,6 +157,13 @@ def test_config_that_pulumi_passes_is_merged_with_the_base_file_like_the_stack_f
     assert (problem.file, problem.line) == ("stacks/shared.yaml", 7)
 
 
+@pytest.mark.parametrize("place", [{"line": 99}, {"file": "values/gpus/own.yaml"}])
+def test_a_problem_that_has_a_line_or_a_file_already_keeps_its_place(project: Path, place: dict[str, Any]):
+    write(project, {"base": "shared.yaml"}, shared=SHARED)
+    placed = Problem("gpuPools[0].size", 1, "", "", **place)
+    assert config.effective(project, "mine").located([placed]) == [placed]
+
+
 # Laws, for any files: values, lists and objects with few keys, so that files meet in them.
 KEYS = st.sampled_from(["a", "b", "c", "models"])
 VALUES = st.recursive(

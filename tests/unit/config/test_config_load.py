@@ -174,12 +174,12 @@ def test_nested_yaml_aliases_are_not_expanded(project: Path):
 
 def test_problems_found_by_planning_get_the_line_of_their_key_in_the_stack_file(project: Path):
     write(project, STACK)
-    paths = ["models[0].topology", "gpuPools", "models[0].engine.maxNumSeqs", "models[7]", "rdma"]
+    paths = ["models[0].topology", "gpuPools", "models[0].engine.maxNumSeqs", "models[1]", "rdma"]
     located = config.locate([Problem(place, 1, "", "") for place in paths], project, "mine")
     assert {problem.path: problem.line for problem in located} == {
         "rdma": 7,
         "gpuPools": 9,
-        "models[7]": 12,
+        "models[1]": 12,
         "models[0].engine.maxNumSeqs": 13,
         "models[0].topology": 14,
     }

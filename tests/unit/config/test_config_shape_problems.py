@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import config
+from llmd_oke.config.base import is_dns_label
 from llmd_oke.config.shape_problems import did_you_mean
 from stack_files import document, model, stack
 
@@ -192,6 +193,13 @@ def test_omitted_keys_of_a_model_have_the_documented_defaults():
 def test_a_model_without_a_name_has_the_dns_label_of_its_catalogue_name():
     entry = {**GOOD["models"][0], "model": "Acme-7B_v1.5"}
     assert config.validate({**GOOD, "models": [entry]}).models[0].object_name == "acme-7b-v1-5"
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"), [("a" * 36, True), ("a" * 37, False), ("7b", False), ("model-", False), ("a.b", False)]
+)
+def test_a_derived_object_name_must_be_a_dns_label_of_at_most_36_characters(name: str, fits: bool):
+    assert is_dns_label(name) is fits
 
 
 JSON = st.recursive(
