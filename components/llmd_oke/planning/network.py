@@ -334,12 +334,11 @@ def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[Pool
         else:
             reason = f"needs the VCN's first quarter to have {last} addresses; it has {room}"
             too_small.append(TooSmall(role, last, room, reason))
-    end = max((int(network.broadcast_address) + 1 for network in subnets.values()), default=int(vcn.network_address))
     for role, entry in facts.subnets().growing.items():
         if role not in roles:
             continue
         needed = pod_addresses(pools) if role == "pods" else nodes_with_surge(pools)
-        network = _block(vcn, entry, end, needed)
+        network = _block(vcn, entry, needed)
         if network is not None and addresses(network) >= needed:
             subnets[role] = network
         else:
@@ -354,17 +353,13 @@ def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[Pool
     return Layout(vcn, subnets, tuple(too_small))
 
 
-def _block(vcn: IPv4Network, entry: GrowingSubnet, start: int, needed: int) -> IPv4Network | None:
-    """Return the first block after the fixed subnets that is large enough, else the largest of them; None if there is
-    none.
-    """
+def _block(vcn: IPv4Network, entry: GrowingSubnet, needed: int) -> IPv4Network | None:
+    """Return the first block that is large enough, else the largest of them; None if there is none."""
     networks: list[IPv4Network] = []
     for block in entry.blocks:
         prefix = vcn.prefixlen + block.newbits
         if prefix <= facts.subnets().vcn_prefixes.longest:
-            network = IPv4Network((int(vcn.network_address) + block.netnum * 2 ** (32 - prefix), prefix))
-            if int(network.network_address) >= start:
-                networks.append(network)
+            networks.append(IPv4Network((int(vcn.network_address) + block.netnum * 2 ** (32 - prefix), prefix)))
     enough = [network for network in networks if addresses(network) >= needed]
     return next(iter([*enough, *reversed(networks)]), None)
 

@@ -113,7 +113,7 @@ def _named_repositories(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
             continue
         flag, mark, value = argument.partition("=")
         following = takewhile(lambda word: not word.startswith("-"), arguments[i + 1 :])
-        words = [*([value] if mark else []), *(following if kind == "adapters" or not mark else ())]
+        words = [value] if mark else list(following)
         _, _, key = flag.partition(".")
         other = repositories().other_values.get(flag_of(argument), frozenset())
         for word in words if kind == "adapters" else words[:1]:
