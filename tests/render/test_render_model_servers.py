@@ -210,12 +210,6 @@ def test_a_servers_environment_variables_are_unique_and_the_stack_files_values_w
     assert container["args"][-1] == "--seed=1"
 
 
-def test_a_vllm_setting_of_all_roles_is_an_argument_of_prefill_and_decode_servers(varied):
-    tuned = varied(engine={"maxNumBatchedTokens": 16384})
-    for role in ("prefill", "decode"):
-        assert "--max-num-batched-tokens=16384" in vllm(tuned, f"gpt-oss-120b-{role}")["args"]
-
-
 def test_the_hugging_face_token_is_optional_for_servers(rehearsal):
     (token,) = [entry for entry in vllm(rehearsal, PREFILL)["env"] if entry["name"] == "HF_TOKEN"]
     assert token["valueFrom"]["secretKeyRef"] == {"name": "huggingface-token", "key": "token", "optional": True}

@@ -110,10 +110,12 @@ def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_figures():
     assert plan(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4, "maxModelLen": 9764}))
 
 
-def test_a_maxmodellen_below_the_workloads_requests_is_never_suggested():
-    workload = {"inputTokens": 16384, "outputTokens": 256}
+@pytest.mark.parametrize(("outputs", "suggested"), [(256, True), (257, False)])
+def test_a_maxmodellen_below_the_workloads_requests_is_never_suggested(outputs: int, suggested: bool):
+    workload = {"inputTokens": 9764 - 256, "outputTokens": outputs}
     problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}, workload=workload))
-    assert "maxModelLen" not in problem.accepted
+    assert ("engine.maxModelLen of at most 9764" in problem.accepted) is suggested
+    assert ("maxModelLen" in problem.accepted) is suggested
 
 
 @pytest.mark.parametrize("role", ["", "aggregated"])
@@ -167,6 +169,22 @@ def test_a_workload_of_exactly_maxmodellen_tokens_is_accepted_and_no_longer_one(
     sizes = {"inputTokens": 8000, "outputTokens": 193}
     why = "inputTokens 8000 and outputTokens 193 are 8193 tokens, above engine.maxModelLen (8192)"
     assert all((problem.value, problem.why) == (sizes, why) for problem in result)
+
+
+@pytest.mark.parametrize(
+    ("engine", "limit"),
+    [
+        ({}, "the context of the model"),
+        ({"maxModelLen": 131072}, "engine.maxModelLen"),
+        ({"maxModelLen": 131073}, "the context of the model"),
+    ],
+)
+def test_a_workload_beyond_the_models_context_is_refused_with_the_limit_that_applies(
+    engine: dict[str, int], limit: str
+):
+    result = problems(model(engine=engine, workload={"inputTokens": 131072, "outputTokens": 1}))
+    (why,) = [problem.why for problem in result if problem.path == "models[0].workload"]
+    assert why == f"inputTokens 131072 and outputTokens 1 are 131073 tokens, above {limit} (131072)"
 
 
 def test_a_maxmodellen_above_the_models_context_is_refused_with_one_problem():
@@ -239,6 +257,18 @@ def test_an_ambiguous_abbreviated_vllm_argument_is_refused(argument: str):
 @pytest.mark.parametrize("argument", ["--tokenizer=/a", "--no-enable-prefix-caching", "-q=fp8", "--of-a-later-vllm"])
 def test_vllm_arguments_that_planning_does_not_reserve_are_accepted(argument: str):
     assert problems(model("agg-tp1-1r", engine={"extraArgs": [argument]})) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "accepted"),
+    [
+        ("--enable-trace-replay", "nothing, or llm-d-0.10.0 or later"),
+        ("--swap-space=4", "nothing, or at most llm-d-0.7.0"),
+    ],
+)
+def test_an_argument_that_the_releases_vllm_lacks_is_refused_with_fitting_releases(argument: str, accepted: str):
+    problem = only(model("agg-tp1-1r", engine={"extraArgs": [argument]}), release="llm-d-0.9.0")
+    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", accepted)
 
 
 @pytest.mark.parametrize(("release", "path"), [("llm-d-0.7.0", "models[0].engine.maxNumSeqs"), ("llm-d-0.9.0", None)])

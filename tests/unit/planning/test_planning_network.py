@@ -13,6 +13,7 @@ from llmd_oke.planning.network import (
     NetworkChoices,
     PoolSize,
     addresses,
+    control_plane_cidrs,
     layout,
     network_choices,
     nodes_with_surge,
@@ -233,6 +234,28 @@ def test_a_vcn_of_invalid_size_is_checked_for_overlaps_too():
     text = " ".join(problem.why for problem in result if problem.path == "cluster.network.cidr")
     assert "no VCN ranges of other sizes" in text
     assert "overlaps" in text
+
+
+@pytest.mark.parametrize("cidr", ["10.0.0.0/15", "10.0.0.0/31"])
+def test_a_vcn_of_invalid_size_is_refused_with_one_problem(cidr: str):
+    outcome = created(**network(cidr=cidr))
+    assert [problem.accepted for problem in problems(*outcome.pop("models"), **outcome)] == ["/16 to /30"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "cidrs"),
+    [
+        ({}, ["10.140.0.0/29"]),
+        (network(cidr="10.0.0.0/16"), ["10.0.0.0/29"]),
+        (network(vcnId=VCN, cidr="10.0.0.0/16"), ["10.0.0.0/29"]),
+        (network(vcnId=VCN, cidr="10.0.0.0/16", subnets={"api": ocid("subnet")}), None),
+        (network(vcnId=VCN), None),
+        (network(cidr="10.0.0.0/30"), None),
+        ({"cni": "flannel"}, None),
+    ],
+)
+def test_the_api_server_reaches_pods_from_its_subnet_if_planning_knows_the_range(changes, cidrs: list[str] | None):
+    assert control_plane_cidrs(validated(**changes)) == cidrs
 
 
 def test_a_bastion_service_with_an_allow_list_of_clients_is_accepted():

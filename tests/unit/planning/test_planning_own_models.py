@@ -14,6 +14,7 @@ MINE = "mine-8b"
     [
         ({"arguments": ["--seed=1", "--kv-transfer-config={}"]}, "arguments[1]"),
         ({"arguments": ["--kv_offloading_size", "10"]}, "arguments[0]"),
+        ({"arguments": ["--kv-transfer-conf={}"]}, "arguments[0]"),
         ({"arguments": ["--attention-backend=ROCM_ATTN"]}, "arguments[0]"),
         ({"arguments": ["--max-model-len=4096"]}, "arguments[0]"),
         ({"arguments": ["--api-key=x"]}, "arguments[0]"),

@@ -98,6 +98,16 @@ def test_an_image_imported_by_a_secret_link_needs_no_permission_on_objects():
     assert not [text for text in granted("deploy", stack_with(pool={"image": linked})) if "objects" in text]
 
 
+@pytest.mark.parametrize(
+    ("iam", "pool"),
+    [({}, {}), ({"imageCompartmentId": ELSEWHERE}, {"image": IMPORTED})],
+    ids=["images beside the cluster", "imported images"],
+)
+def test_images_that_the_stack_makes_or_finds_beside_it_need_no_permission(iam: dict[str, Any], pool: dict[str, Any]):
+    texts = granted("deploy", stack_with(pool, cluster={"iam": iam}))
+    assert not [text for text in texts if text.startswith("read instance-images")]
+
+
 def test_the_deploying_identity_may_use_tag_namespaces_of_another_compartment():
     tags = {"defined": {"Operations": {"CostCenter": "42"}}, "namespaceCompartmentId": ELSEWHERE}
     assert f"use tag-namespaces in compartment id {ELSEWHERE} where" in " ".join(

@@ -147,6 +147,12 @@ def test_the_guaranteed_number_of_further_servers_fits_however_free_gpus_are_spr
     assert placement.sure_room(sum(free), size, len(free)) <= there
 
 
+def test_an_updates_timeout_includes_one_download_of_weights():
+    how = placement.rollout(4, 1)
+    without, beside = (placement.update_timeout_s(600, 4, how, download_s) for download_s in (0, 5000))
+    assert beside == without + 5000
+
+
 def test_every_free_gpu_counts_as_guaranteed_room_for_a_server_of_one_gpu():
     assert [placement.sure_room(spare, 1, 9) for spare in (0, 1, 5)] == [0, 1, 5]
 
@@ -165,6 +171,26 @@ def test_servers_over_nodes_surge_in_one_pool_but_not_in_several():
         [role.rollout.max_surge for role in made.models[0].units[0].roles] for made in (plan(wide, nodes=16), apart)
     ]
     assert surges == [[1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("topology", "pools", "way"),
+    [
+        ("agg-tp1dp16ep-1r", 1, "beside"),
+        ("agg-tp1dp16ep-1r", 2, "rolling"),
+        ("agg-tp4-2r", 2, "beside"),
+    ],
+)
+def test_servers_over_nodes_start_beside_old_ones_in_one_pool_but_not_in_several(topology: str, pools: int, way: str):
+    given = [existing_pool(name=f"pool-{i}", size=8 // pools) for i in range(pools)]
+    (planned,) = plan(model(topology, model="qwen3-235b-a22b-fp8"), gpuPools=given).models
+    assert planned.update_way == way
+
+
+def test_servers_of_one_node_surge_in_several_pools():
+    pools = [existing_pool(name="a", size=2), existing_pool(name="b", size=2)]
+    (role,) = plan(model("agg-tp1-8r"), gpuPools=pools).models[0].units[0].roles
+    assert role.rollout.max_surge == 8
 
 
 @pytest.mark.parametrize(("small", "enough"), [(16, True), (17, False)])
@@ -217,6 +243,7 @@ def test_surge_pods_of_all_roles_find_room_wherever_running_pods_are(
         ("4p-tp1-2d-tp2", 2, {"copies": 2}, "one by one"),
         ("agg-tp1-16r", 2, {}, "rolling"),
         ("agg-tp1-8r", 4, {}, "beside"),
+        ("agg-tp8-2r", 4, {}, "beside"),
         ("agg-tp1-8r", 4, {"router": {"mode": "none"}}, "rolling"),
     ],
 )

@@ -100,6 +100,16 @@ def test_an_imported_image_must_be_in_the_catalogue():
     assert ROCM in result["gpuPools[0].image.import.name"]
 
 
+@pytest.mark.parametrize(
+    ("key", "pool"), [("gpuPools[0]", "mi300x"), ("systemPool", "system"), ("cpuPools[0]", "routers")]
+)
+def test_a_secret_link_to_an_image_is_refused_with_the_setting_for_the_pools_link(key: str, pool: str):
+    image = {"import": {**IMPORT, "uri": "https://objectstorage.example.com/p/secret/n/space/b/images/o/node.oci"}}
+    others = {"systemPool": {"image": image}, "cpuPools": [{"name": "routers", "image": image}]}
+    text = refusals(created_pool(image=image), stack_changes=others)[f"{key}.image.import.uri"]
+    assert f"pulumi config set --secret --path llmd-oke:imageLinks.{pool})" in text
+
+
 def test_an_imported_image_must_be_for_the_shape(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.image(ROCM)
     assert known is not None
@@ -308,6 +318,10 @@ def test_more_ocpus_than_the_shapes_maximum_are_refused_once():
     result = of_system_pool(shape="VM.Standard3.Flex", ocpus=64, memoryGib=1024)
     assert list(result) == ["systemPool.ocpus"]
     assert "accepted: at most 56" in result["systemPool.ocpus"]
+
+
+def test_the_maximum_of_a_shapes_ocpus_is_accepted():
+    assert of_system_pool(shape="VM.Standard3.Flex", ocpus=56, memoryGib=512) == {}
 
 
 def test_too_many_ocpus_of_a_cpu_pool_are_refused_at_that_pools_path():

@@ -122,8 +122,9 @@ def test_check_names_a_memory_share_whose_kv_cache_pieces_rdma_ports_can_registe
     assert "models[0].engine.gpuMemoryUtilization" not in told(engine=fitting)
 
 
-def test_check_says_what_is_known_of_nixl_on_a_part_of_a_nodes_rdma_ports():
-    plan = planning.plan_object(document("2p-tp4-1d-tp8", engine={}))
+@pytest.mark.parametrize(("topology", "a_part"), [("2p-tp4-1d-tp8", True), ("1p-tp8-1d-tp8", False)])
+def test_check_says_what_is_known_of_nixl_on_a_part_of_a_nodes_rdma_ports(topology: str, a_part: bool):
+    plan = planning.plan_object(document(topology, engine={}))
     texts = " ".join(one.text for one in advice(plan))
-    assert "gets any of them, not those beside its GPUs" in texts
+    assert ("gets any of them, not those beside its GPUs" in texts) is a_part
     assert "sglang/issues/30099" in texts

@@ -60,6 +60,37 @@ def test_deleted_images_are_refused_if_real_nodes_pull_them(
     assert planning.plan_object(value)
 
 
+@pytest.mark.parametrize(
+    ("topology", "mode", "pulled"),
+    [
+        (EQUAL, "standalone", ["vllmImage", "endpointPickerImage", "proxyImage", "routingSidecarImage"]),
+        ("agg-tp1-1r", "standalone", ["vllmImage", "endpointPickerImage", "proxyImage"]),
+        ("agg-tp1-1r", "gateway", ["vllmImage", "endpointPickerImage"]),
+        ("agg-tp1-1r", "none", ["vllmImage"]),
+    ],
+)
+def test_only_images_that_the_stacks_nodes_pull_are_refused_if_deleted(
+    topology: str, mode: str, pulled: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("llmd_oke.planning.releases.removal_reason", lambda image: "it was removed")
+    gateway = {"gateway": {"mode": "create", "provider": "istio"}} if mode == "gateway" else {}
+    result = refused(stack(model(topology, router={"mode": mode}), **gateway))
+    assert [(problem.path, problem.accepted) for problem in result] == [
+        ("release", f"llm-d-0.9.0, or override.{key} with a copy that nodes can pull") for key in pulled
+    ]
+
+
+def test_a_deleted_image_in_an_override_is_refused_with_the_releases_own_image(monkeypatch: pytest.MonkeyPatch):
+    image = "docker.io/vllm/vllm-openai-rocm:v0.27.1"
+    monkeypatch.setattr(
+        "llmd_oke.planning.releases.removal_reason",
+        lambda removed: "it was removed" if removed.reference == image else None,
+    )
+    (problem,) = refused(stack(override={"vllmImage": image}))
+    assert (problem.path, problem.value) == ("override.vllmImage", image)
+    assert problem.accepted == "nothing, for llm-d-0.9.0's own image; or a copy in a registry that nodes can reach"
+
+
 def refused(value: object) -> Sequence[Problem]:
     try:
         planning.plan_object(value, nodes_pull=True)
@@ -229,10 +260,10 @@ def test_a_digest_that_contradicts_the_lock_file_is_refused_with_the_locked_dige
     assert problem.accepted.startswith(f"{image}@{right}, or the tag alone; where the tag has moved, `llmd-oke images")
 
 
-def test_a_shared_prefix_longer_than_the_prompt_is_refused():
-    workload = {"inputTokens": 100, "outputTokens": 10, "sharedPrefixTokens": 101}
-    (problem,) = problems(model(workload=workload))
-    assert problem.path == "models[0].workload.sharedPrefixTokens"
+@pytest.mark.parametrize(("shared", "paths"), [(100, []), (101, ["models[0].workload.sharedPrefixTokens"])])
+def test_a_shared_prefix_longer_than_the_prompt_is_refused(shared: int, paths: list[str]):
+    workload = {"inputTokens": 100, "outputTokens": 10, "sharedPrefixTokens": shared}
+    assert [problem.path for problem in problems(model(workload=workload))] == paths
 
 
 ANOTHER_BACKEND = {"attentionBackend": "ROCM_ATTN", "vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1"}

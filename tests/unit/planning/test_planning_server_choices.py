@@ -1,5 +1,7 @@
 """Servers that a search chooses from: all that planning takes, and nothing that it refuses."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,8 +134,16 @@ def test_the_tuner_is_offered_no_servers_that_a_models_weights_do_not_fit_in(nam
     assert possible_servers(known(name), SHAPE, 2, 0.95).spreads == ()
 
 
-def test_no_server_pair_offered_to_the_tuner_has_more_gpus_than_available():
-    assert all(first.gpus + second.gpus <= 16 for first, second in choices("gpt-oss-120b", gpus=16).disaggregated)
+@pytest.mark.parametrize("of", [choices, lambda name, gpus: possible_servers(known(name), SHAPE, gpus, 0.95)])
+def test_no_server_pair_offered_to_the_tuner_has_more_gpus_than_available(of: Callable[..., ServerChoices]):
+    pairs = of("gpt-oss-120b", gpus=16).disaggregated
+    assert max(first.gpus + second.gpus for first, second in pairs) == 16
+
+
+def test_the_tuner_is_offered_whole_experts_where_their_blocks_cannot_be_shared():
+    offered = choices("qwen3-235b-a22b-fp8", gpus=8).aggregated
+    assert Parallelism(8, expert_parallel=True) in offered
+    assert Parallelism(8) not in offered
 
 
 @pytest.mark.parametrize(

@@ -99,11 +99,21 @@ def test_a_revision_for_draft_layers_in_the_models_own_files_is_refused():
     assert "models[0].engine.speculation.revision" in refused(drafting("deepseek-r1", revision=COMMIT))
 
 
-def test_a_draft_that_prefills_whole_prompts_needs_maxnumbatchedtokens_of_a_prompt():
-    entry = drafting("qwen3-next-80b-a3b-thinking", engine={"maxNumBatchedTokens": 32767, "maxModelLen": 32768})
-    assert "32768" in refused(entry)["models[0].engine.maxNumBatchedTokens"]
-    entry["engine"]["maxNumBatchedTokens"] = 32768
-    assert refused(entry) == {}
+@pytest.mark.parametrize(
+    ("engine", "path"),
+    [
+        ({"maxNumBatchedTokens": 32767}, "models[0].engine.maxNumBatchedTokens"),
+        ({"aggregated": {"maxNumBatchedTokens": 8192}}, "models[0].engine.aggregated.maxNumBatchedTokens"),
+        ({"maxNumBatchedTokens": 8192, "aggregated": {"maxNumSeqs": 64}}, "models[0].engine.maxNumBatchedTokens"),
+    ],
+)
+def test_a_draft_that_prefills_whole_prompts_needs_maxnumbatchedtokens_of_a_prompt(engine: dict[str, Any], path: str):
+    entry = drafting("qwen3-next-80b-a3b-thinking", engine={"maxModelLen": 32768, **engine})
+    result = refused(entry)
+    assert list(result) == [path]
+    assert "32768" in result[path]
+    enough = {"maxNumBatchedTokens": 32768, "maxModelLen": 32768}
+    assert refused(drafting("qwen3-next-80b-a3b-thinking", engine=enough)) == {}
     assert "whole prompts" in told(drafting("qwen3-next-80b-a3b-thinking"))
 
 

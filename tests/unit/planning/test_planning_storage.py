@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ from created_stacks import refusals
 from llmd_oke import catalogue
 from llmd_oke.config import GpuPoolConfig
 from llmd_oke.planning.storage import node_disk_gib
+from project_entries import model_entry, write_entry
 from stack_files import DOMAIN, created_pool, existing_pool, model, ocid, plan, problems
 
 PLACE = {"availabilityDomain": DOMAIN}
@@ -86,6 +88,40 @@ def test_a_folder_for_vllms_compiled_code_that_is_the_model_caches_is_refused(fo
     problem = only(storage=storage("node-disk", path="/data/w", compiledCode=folder))
     assert (problem.path, problem.value) == ("storage.modelCache.compiledCode", folder)
     assert problems(storage=storage("node-disk", path="/data/w", compiledCode="/data/w-2")) == []
+
+
+@pytest.mark.parametrize(
+    ("cache", "path"),
+    [
+        (storage("node-disk"), "/mnt/nvme/models"),
+        (storage("node-disk", path="/data/w"), "/data/w"),
+        (storage("file-storage", existing=FILE_SYSTEM), None),
+    ],
+)
+def test_only_weights_on_node_disks_have_a_folder_of_the_node(cache: dict[str, Any], path: str | None):
+    planned = plan(model("agg-tp1-8r"), storage=cache).model_cache
+    assert planned
+    assert planned.path == path
+
+
+def test_weights_of_all_models_must_fit_the_capacity_of_a_lustre_file_system(monkeypatch: pytest.MonkeyPatch):
+    gib = 31200 * 10**9 / 2**30
+    changes = {"storage": storage("lustre", capacityGb=31200)}
+    monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: gib)
+    assert refusals(stack_changes=changes) == {}
+    monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: gib + 1)
+    text = refusals(stack_changes=changes)["storage.modelCache.capacityGb"]
+    assert "the weights of all models need 29059 GiB, the cache has 29057 GiB" in text
+
+
+@pytest.mark.parametrize("kind", ["node-disk", "lustre"])
+@pytest.mark.parametrize(("source", "paths"), [("none", ["models[0].engine.user"]), ("hugging-face", [])])
+def test_servers_that_run_as_a_user_need_a_pre_warmed_cache_on_disks_that_are_roots(
+    kind: str, source: str, paths: list[str]
+):
+    servers = model("agg-tp1-8r", engine={"user": {"id": 1000}})
+    cache = {**storage(kind), "prewarm": {"source": source}}
+    assert list(refusals(stack_changes={"models": [servers], "storage": cache})) == paths
 
 
 SHUT = {"podInternet": False}
@@ -201,6 +237,17 @@ def test_vllm_arguments_of_pre_warmed_servers_may_name_folders_and_their_own_mod
     assert problems(servers, storage=storage("node-disk")) == []
 
 
+@pytest.mark.parametrize(("name", "paths"), [("/model-cache/tokenizer", []), (DRAFT, ["arguments[0]"])])
+def test_pre_warmed_servers_of_a_projects_model_may_name_folders_in_its_entry(
+    tmp_path: Path, name: str, paths: list[str]
+):
+    write_entry(tmp_path, "models/mine-8b", model_entry("mine-8b", arguments=[f"--tokenizer={name}"]))
+    result = problems(model("agg-tp1-1r", model="mine-8b"), storage=storage("node-disk"))
+    assert [(problem.file, problem.path) for problem in result] == [
+        ("values/models/mine-8b.yaml", path) for path in paths
+    ]
+
+
 def test_adapters_loaded_by_request_are_refused_with_pre_warmed_servers():
     variable = "VLLM_LORA_RESOLVER_HF_REPO_LIST"
     problem = only(model("agg-tp1-1r", engine={"env": {variable: "me/adapters"}}), storage=storage("node-disk"))
@@ -289,3 +336,16 @@ def test_weights_on_local_disks_leave_pods_less_room(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 150)
     small = refusals(created_pool(), stack_changes={"storage": storage("node-disk")})["gpuPools[0].nvme"]
     assert "its disks have 71 GiB for pods" in small
+
+
+@pytest.mark.parametrize(
+    ("weights_gib", "accepted"), [(810, "raid-0, or fewer servers on a node"), (830, "fewer servers on a node")]
+)
+def test_another_raid_is_suggested_only_if_servers_files_fit_it_beside_the_weights(
+    weights_gib: int, accepted: str, monkeypatch: pytest.MonkeyPatch
+):
+    sizes = {"raid-10": 950, "raid-0": 1000}
+    monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda pool: sizes[pool.nvme])
+    monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: weights_gib)
+    crowded = refusals(created_pool(), stack_changes={"storage": storage("node-disk")})
+    assert crowded["gpuPools[0].nvme"].endswith(f"for pods (accepted: {accepted})")

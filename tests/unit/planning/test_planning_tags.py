@@ -1,5 +1,6 @@
 """Tags that OCI would refuse, and the rights that tags need."""
 
+import json
 from typing import Any
 
 import pytest
@@ -56,6 +57,13 @@ def test_tags_that_oci_would_refuse_are_refused_before_any_change(tags: dict[str
 def test_the_maximum_number_of_tags_is_accepted():
     defined = {"A": {f"k{i}": "v" for i in range(62)}}
     assert refused(freeform={f"k{i}": "v" * 256 for i in range(8)}, defined=defined, ignored=["Audit.Owner"]) == {}
+
+
+@pytest.mark.parametrize(("further", "paths"), [(0, []), (1, ["tags"])])
+def test_tags_of_exactly_the_maximum_number_of_bytes_are_accepted(further: int, paths: list[str]):
+    full = {f"k{i:02}": "v" * 256 for i in range(16)}
+    rest = 4400 - len(json.dumps([{}, {"A": {**full, "last": ""}}]))
+    assert list(refused(defined={"A": {**full, "last": "v" * (rest + further)}})) == paths
 
 
 @pytest.mark.parametrize(
