@@ -61,7 +61,7 @@ def _conditions(release: Release, roles: Sequence[ServerSettings], engine: Engin
     """Return the conditions of servers that work together. Quantized all-reduce counts if the servers of any role use
     it.
     """
-    draft = roles[0].draft
+    draft, asked = roles[0].draft, engine.speculation
     used: list[QuickReduceFormat] = [role.quick_reduce for role in roles if role.quick_reduce]
     return Conditions(
         image=release.vllm.image.reference,
@@ -70,7 +70,7 @@ def _conditions(release: Release, roles: Sequence[ServerSettings], engine: Engin
         quick_reduce=used[0] if used else "NONE",
         block_size=roles[0].block_size,
         draft_tokens=draft.tokens if draft else None,
-        accepted_share=engine.speculation.accepted_share if draft and engine.speculation else None,
+        accepted_share=asked.accepted_share if asked else None,
     )
 
 
@@ -88,7 +88,7 @@ def forecast_differences(plan: Plan) -> Mapping[str, Sequence[str]]:
     """
     by_model: dict[str, list[str]] = {}
     for model in plan.models:
-        figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None
+        figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product)
         deployed = planned_conditions(plan, model)
         if figures is not None and figures.measured:
             by_model[model.name] = figures.differences(deployed)

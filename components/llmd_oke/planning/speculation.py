@@ -8,11 +8,12 @@ from llmd_base.errors import SET, Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import MODELS
-from llmd_oke.config.engine import Speculation, flag_of
+from llmd_oke.catalogue.speculation import ServerDraft
+from llmd_oke.config.engine import flag_of
 from llmd_oke.planning.model_plan import ModelPlan
 from llmd_oke.planning.plan import Advice, Plan
 from llmd_oke.planning.planned_model import PlannedModel
-from llmd_oke.planning.releases import used_release, vllm_facts
+from llmd_oke.planning.releases import vllm_facts
 from llmd_oke.values import VALUES
 
 SPECULATION_FLAGS = frozenset({"--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens"})
@@ -31,16 +32,17 @@ def speculation_problems(context: PlannedModel) -> Iterator[Problem]:
         if flag_of(argument) in SPECULATION_FLAGS:
             why = "engine.speculation gives servers that argument, and vLLM would merge the two, take the last, or end"
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, "one of the two", why)
-    if facts.draft is None:
+    draft = facts.server_draft(asked)
+    if draft is None:
         known = [name for name in catalogue.model_names() if (model := catalogue.model(name)) and model.draft]
         why = f"{VALUES}/{MODELS.folder}/{facts.name}.yaml has no draft: no public source has one for {facts.name}"
         yield Problem(path, SET, f"nothing, or a model with one: {', '.join(known)}", why)
         return
-    if asked.revision is not None and facts.draft.repository is None:
+    if asked.revision is not None and draft.draft.repository is None:
         why = f"what drafts for {facts.name} are layers of its own files"
         yield Problem(f"{path}.revision", asked.revision, "nothing; storage.prewarm.revisions for the model", why)
-    yield from _of_release(context, facts.draft.method, path)
-    yield from _batches(context, asked)
+    yield from _of_release(context, draft.draft.method, path)
+    yield from _batches(context, draft)
 
 
 def _of_release(context: PlannedModel, method: str, path: str) -> Iterator[Problem]:
@@ -53,13 +55,10 @@ def _of_release(context: PlannedModel, method: str, path: str) -> Iterator[Probl
         yield Problem(path, SET, f"nothing, or release {accepted}", why)
 
 
-def _batches(context: PlannedModel, asked: Speculation) -> Iterator[Problem]:
+def _batches(context: PlannedModel, draft: ServerDraft) -> Iterator[Problem]:
     """Batches that vLLM doesn't start with: too small for drafts beside adapters (engine/arg_utils.py), or for a whole
     prompt where prompts aren't computed in chunks (config/scheduler.py).
     """
-    draft = context.facts.server_draft(asked)
-    if draft is None or used_release(context.stack) is None:
-        return
     for role in context.model.topology.servers():
         engine = context.model.engine.of_role(role)
         batch = engine.settings().get("max_num_batched_tokens")

@@ -396,7 +396,7 @@ def _shared_file_system(config: StackConfig, cache: FileStorage | Lustre) -> Ite
             why = "the file system is there already"
             yield Problem(f"{PATH}.availabilityDomain", cache.availability_domain, "nothing beside existing", why)
         return
-    if config.layer == "serving" and config.cluster_stack is not None:
+    if config.cluster_stack is not None:
         return
     if config.created_cluster is None:
         why = "a file system can only be created together with the cluster, because it needs a subnet of its network"

@@ -140,6 +140,13 @@ def test_a_batch_too_small_for_drafts_is_reported_at_the_key_that_sets_it(engine
     assert refused(entry, storage=CACHE).keys() == {f"models[0].{key}"}
 
 
+def test_an_unknown_release_hides_no_batch_that_is_too_small_for_drafts():
+    engine = {"maxNumBatchedTokens": 1023, "maxNumSeqs": 256, "adapters": {}}
+    entry = drafting("llama-3.1-8b-instruct", "agg-tp1-1r", engine=engine)
+    expected = {"release", "models[0].engine.maxNumBatchedTokens"}
+    assert refused(entry, storage=CACHE, release="llm-d-0.0").keys() == expected
+
+
 def test_drafts_with_expert_parallelism_and_kv_cache_in_host_memory_are_refused():
     engine = {"kvCache": {"hostMemoryGib": 20}}
     assert refused(drafting("gpt-oss-120b", "agg-tp1ep-1r", engine=engine)).keys() == {"models[0].engine.speculation"}

@@ -164,11 +164,18 @@ def test_mirrored_disks_have_half_the_capacity_of_striped_ones():
     assert mirrors == pytest.approx(stripes / 2)
 
 
+@pytest.mark.parametrize("layer", ["all", "serving"])
 @pytest.mark.parametrize("kind", ["file-storage", "lustre"])
-def test_an_existing_cluster_requires_an_existing_shared_file_system(kind: str):
-    problem = only(storage=storage(kind))
+def test_an_existing_cluster_requires_an_existing_shared_file_system(kind: str, layer: str):
+    problem = only(storage=storage(kind), layer=layer)
     assert problem.path == "storage.modelCache.existing"
     assert "created together with the cluster" in problem.why
+
+
+@pytest.mark.parametrize("kind", ["file-storage", "lustre"])
+def test_the_serving_layer_may_use_the_file_system_of_its_cluster_stack(kind: str):
+    layer = {"layer": "serving", "cluster": None, "clusterStack": "org/llmd-oke/prod-cluster"}
+    assert problems(storage=storage(kind), **layer) == []
 
 
 @pytest.mark.parametrize(("place", "paths"), [({}, ["storage.modelCache.availabilityDomain"]), (PLACE, [])])
@@ -308,6 +315,14 @@ def test_servers_files_must_fit_the_boot_volume_if_local_disks_are_unused():
     assert "(accepted: at least 658, or a storage.modelCache)" in small["gpuPools[0].bootVolumeGib"]
     assert "gpuPools[0].bootVolumeGib" in refusals(created_pool(nvme="none", bootVolumeGib=657))
     assert refusals(created_pool(nvme="none", bootVolumeGib=658)) == refusals(created_pool()) == {}
+
+
+def test_servers_files_may_exceed_the_disks_that_the_stack_file_gives_existing_nodes():
+    assert problems(gpuPools=[existing_pool(nvme="none", bootVolumeGib=512)]) == []
+
+
+def test_an_unknown_release_is_the_only_problem_of_created_pools_with_enough_disk():
+    assert list(refusals(created_pool(), stack_changes={"release": "llm-d-0.0"})) == ["release"]
 
 
 def test_local_disks_with_room_for_weights_and_servers_files_are_accepted():
