@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from llmd_base.errors import InvalidStack
-from llmd_oke import planning
+from llmd_oke import catalogue, planning
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.testing import Rendered
 from stack_files import existing_pool, model, stack
@@ -163,3 +163,13 @@ def test_a_picker_config_that_would_receive_no_kv_cache_events_is_refused(
     said = {problem.path: str(problem) for problem in refused.value.problems}
     assert list(said) == [path]
     assert words in said[path]
+
+
+def test_a_models_own_arguments_with_which_servers_report_no_kv_cache_are_refused(monkeypatch: pytest.MonkeyPatch):
+    known = catalogue.model("gpt-oss-120b")
+    assert known is not None
+    silent = known.model_copy(update={"arguments": ("--no-enable-prefix-caching",)})
+    monkeypatch.setattr(catalogue, "model", lambda _: silent)
+    with pytest.raises(InvalidStack, match="nothing to report") as refused:
+        planning.plan_object(stack(model("agg-tp1-2r", router={"profile": "precise-prefix"})))
+    assert [problem.path for problem in refused.value.problems] == ["models[0].router.profile"]

@@ -45,6 +45,21 @@ def test_check_json_has_the_seconds_of_a_servers_first_and_later_starts(tmp_path
     assert start["source"] == "assumed"
 
 
+@pytest.mark.parametrize(("engine", "block_size_told"), [({}, True), ({"blockSize": 16}, False)])
+def test_check_tells_how_servers_differ_from_those_that_forecasts_were_measured_on(
+    tmp_path: Path, engine: dict[str, Any], block_size_told: bool
+):
+    result = json.loads(check(tmp_path, "--json", models=[model(engine=engine)]))
+    differences = result["not_as_measured"]["gpt-oss-120b"]
+    assert any(text.startswith("image docker.io/vllm/vllm-openai-rocm:v0.26.0, measured ") for text in differences)
+    assert any(text.startswith("block size 128, measured 16") for text in differences) is block_size_told
+
+
+def test_check_tells_of_no_differences_for_a_model_without_measured_latencies(tmp_path: Path):
+    result = json.loads(check(tmp_path, "--json", models=[model("agg-tp8-1r", model="deepseek-r1")]))
+    assert result["not_as_measured"] == {}
+
+
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> StringIO:
     """Output on a terminal of 80 columns and 40 lines."""

@@ -3,7 +3,7 @@ from llmd_bench.evidence import EMULATION
 from llmd_oke import planning
 from llmd_oke.catalogue.serving import without_rdma
 from llmd_oke.planning.estimates import bring_up
-from stack_files import PROJECT, created_pool, created_stack, model, plan, problems
+from stack_files import PROJECT, created_pool, created_stack, existing_pool, model, plan, problems
 
 
 def planned(*pools, **changes):
@@ -87,6 +87,17 @@ def test_acceptance_thresholds_that_contradict_shape_or_checks_are_refused(accep
     (problem,) = problems(model(), acceptance=acceptance)
     assert problem.path.endswith(path)
     assert why in problem.why
+
+
+def test_all_reduce_is_bounded_by_ports_that_no_virtual_functions_are_of():
+    (problem,) = problems(
+        model("agg-tp1-1r"),
+        gpuPools=[existing_pool(shape="BM.GPU.MI355X.8")],
+        rdma="none",
+        acceptance={"thresholds": {"minAllReduceGbPerS": 400}},
+    )
+    assert problem.path == "acceptance.thresholds.minAllReduceGbPerS"
+    assert problem.why == "the 8 ports of BM.GPU.MI355X.8 carry 400 GB/s at most"
 
 
 @pytest.mark.parametrize("acceptance", [{"checks": []}, {"checks": ["speed"]}, {"limitMinutes": 1}, {"onFailure": "x"}])

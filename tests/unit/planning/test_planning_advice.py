@@ -202,6 +202,25 @@ def test_check_reports_free_gpus_on_used_nodes_only_if_they_add_up_to_a_node(sha
     assert "virtual functions" in text
 
 
+def test_check_does_not_blame_free_gpus_on_virtual_functions_if_as_many_are_free():
+    given = advice(model("1p-tp1dp5ep-1d-tp1dp5ep", copies=2), nodes=4)
+    assert given["gpuPools"] == "12 GPUs stay free on the 4 nodes in use"
+
+
+@pytest.mark.parametrize(("built", "told"), [("2026.04.29", True), ("2026.04.30", False)])
+def test_check_warns_of_an_image_with_kernel_vulnerabilities_that_later_ones_lack(
+    monkeypatch: pytest.MonkeyPatch, built: str, told: bool
+):
+    known = catalogue.image(catalogue.image_names()[0])
+    assert known is not None
+    name = f"Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-{built}-0"
+    monkeypatch.setattr(catalogue, "image", lambda _: known.model_copy(update={"name": name}))
+    source = {"name": name, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "0" * 32}
+    result = created(created_pool(image={"import": source}))
+    text = advice(*result.pop("models"), **result).get("gpuPools[0].image.import.name", "")
+    assert ("CVE-2026-31431; nodes block algif_aead, images of 2026-04-30 are fixed" in text) is told
+
+
 def way_in(**changes: Any) -> bool:
     result = created(**changes)
     return "cluster.network.bastionService.clientCidrs" in advice(*result.pop("models"), **result)

@@ -1,5 +1,6 @@
 """Budgets of stacks: where they have a meaning, and what is said of the stack's own price."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,15 @@ def test_a_budget_requires_a_cluster_that_the_stack_creates():
 
 @pytest.mark.parametrize(("amount", "told"), [(1_000, True), (10_000_000, False)])
 def test_check_warns_of_a_stack_that_costs_more_than_its_budget(amount: int, told: bool):
+    made = plan(validate(created_stack(budget={"monthlyAmount": amount, **TO_OPS})))
+    assert ("budget.monthlyAmount" in [advice.path for advice in made.advice]) == told
+
+
+@pytest.mark.parametrize(("amount", "told"), [(743_999, True), (744_000, False)])
+def test_check_does_not_warn_of_a_stack_that_costs_exactly_its_budget(
+    monkeypatch: pytest.MonkeyPatch, amount: int, told: bool
+):
+    monkeypatch.setattr("llmd_oke.planning.budget.costs", lambda _: SimpleNamespace(usd_per_hour=1_000))
     made = plan(validate(created_stack(budget={"monthlyAmount": amount, **TO_OPS})))
     assert ("budget.monthlyAmount" in [advice.path for advice in made.advice]) == told
 

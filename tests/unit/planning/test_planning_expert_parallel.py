@@ -81,6 +81,7 @@ def test_balancing_of_experts_that_are_not_spread_over_gpus_is_refused(name: str
 def test_moris_heap_lowers_the_maximum_of_gpumemoryutilization():
     (problem,) = found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency"})
     assert (problem.path, problem.accepted) == ("models[0].engine.gpuMemoryUtilization", "at most 0.86")
+    assert found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency", "gpuMemoryUtilization": 0.86}) == []
 
 
 @pytest.mark.parametrize("topology", ["agg-tp8ep-1r", "agg-tp8-1r"])

@@ -164,10 +164,11 @@ def test_a_certificate_for_the_host_is_accepted_with_its_key():
     assert refused(TLS, frontDoorCertificate=pair()) == {}
 
 
-def test_an_expired_certificate_is_refused_with_its_date():
-    chain = certificate(key(), HOST, NOW - timedelta(days=1)).chain
+@pytest.mark.parametrize(("days", "date"), [(1, "2026-05-31"), (0, "2026-06-01")])
+def test_an_expired_certificate_is_refused_with_its_date(days: int, date: str):
+    chain = certificate(key(), HOST, NOW - timedelta(days=days)).chain
     result = refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem})
-    assert "expired on 2026-05-31" in result["llmd-oke:frontDoorCertificate.chain"]
+    assert f"expired on {date}" in result["llmd-oke:frontDoorCertificate.chain"]
 
 
 @pytest.mark.parametrize(("seconds", "why"), [(0, ""), (1, "is valid from 2026-06-01 00:00 UTC on")])

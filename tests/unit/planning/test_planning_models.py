@@ -489,8 +489,17 @@ def test_check_warns_that_an_unknown_attention_backend_may_not_split_kv_cache():
 def test_duplicate_attention_backend_arguments_are_refused(arguments: list[str]):
     problem = only(model(engine={"extraArgs": arguments}))
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "--attention-backend")
-    other = ["--attention-config.flash_attn_max_num_splits_for_cuda_graph=8", '-ac={"use_cudnn_prefill": false}']
-    assert problems(model(engine={"extraArgs": other})) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--attention-config.flash_attn_max_num_splits_for_cuda_graph=8", '-ac={"use_cudnn_prefill": false}'],
+        ['--compilation-config={"backend": "inductor"}', "-ac", '{"use_cudnn_prefill": false}'],
+    ],
+)
+def test_an_attention_config_without_a_backend_is_accepted(arguments: list[str]):
+    assert problems(model(engine={"extraArgs": arguments})) == []
 
 
 def test_the_nhd_kv_cache_layout_is_refused_if_prefill_and_decode_sizes_differ():
@@ -837,6 +846,16 @@ def test_check_warns_if_kvcacheusage_alone_scales_and_the_workload_never_reaches
     (text,) = advised({**BOTH, "decode": {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}})
     assert text.startswith("no server is ever added at this workload: 256 requests at a time")
     assert advised({**BOTH, "decode": {**DECODE, "kvCacheUsage": 0.8}}) == []
+
+
+def test_linear_attention_states_count_as_kv_cache_that_requests_fill():
+    scaling = {"decode": {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}}
+    planned = plan(scaled(scaling, model="qwen3.5-27b"))
+    (text,) = [item.text for item in planned.advice if item.path.endswith("kvCacheUsage")]
+    decode = planned.models[0].units[0].role("decode")
+    assert decode is not None
+    share = 256 * (4096 + 256 + decode.memory.state_tokens) / decode.memory.key_value_tokens
+    assert text.endswith(f"fill at most {share:.1%} of a server's KV cache")
 
 
 def test_check_gives_no_advice_on_proportionate_and_reachable_scaling_settings():

@@ -254,6 +254,11 @@ def test_the_update_strategy_for_a_new_server_version_follows_from_free_gpus(
     assert planned.update_way == way
 
 
+def test_servers_of_one_node_start_beside_old_ones_in_several_pools_too():
+    pools = [existing_pool(name="a", size=2), existing_pool(name="b", size=2)]
+    assert plan(model("agg-tp1-8r"), gpuPools=pools).models[0].update_way == "beside"
+
+
 def test_the_outage_by_an_update_to_a_new_server_version_is_given_in_minutes():
     (full,) = plan(model("8p-tp1-2d-tp4"), nodes=2).models
     minutes = full.units[0].roles[0].startup_budget_s // 60
@@ -336,12 +341,19 @@ def test_the_suggested_size_of_the_system_pool_suffices():
 
 
 @pytest.mark.parametrize(
-    ("pool", "key"),
-    [({"ocpus": 4, "memoryGib": 16}, "ocpus"), ({"ocpus": 16, "memoryGib": 20}, "memoryGib")],
+    ("pool", "doors", "key"),
+    [
+        ({"ocpus": 4, "memoryGib": 16}, 1, "ocpus"),
+        ({"ocpus": 16, "memoryGib": 20}, 1, "memoryGib"),
+        ({"size": 1, "ocpus": 7, "memoryGib": 20}, 2, "memoryGib"),
+    ],
+    ids=["too few OCPUs", "too little memory", "just enough OCPUs"],
 )
-def test_a_system_node_too_small_for_a_router_is_refused_with_the_size_needed(pool: dict[str, Any], key: str):
+def test_a_system_node_too_small_for_a_router_is_refused_with_the_size_needed(
+    pool: dict[str, Any], doors: int, key: str
+):
     allowance, door = operators.system_nodes().allowance, FRONT_DOOR_REQUESTS
-    cpus, memory_gib = 8 + allowance.cpus + door.cpus, 16 + allowance.memory_gib + door.memory_gib
+    cpus, memory_gib = 8 + allowance.cpus + doors * door.cpus, 16 + allowance.memory_gib + doors * door.memory_gib
     text = of_pools(pool)[f"systemPool.{key}"]
     assert f"{cpus / 2:g} OCPUs and {memory_gib} GiB" in text
 

@@ -165,10 +165,13 @@ def test_nodes_may_have_an_older_kubernetes_version_than_the_cluster(version: st
 
 
 def test_self_managed_nodes_require_a_recent_enough_control_plane():
-    old: dict[str, Any] = {"stack_changes": {"gpuStack": "oke-plugin"}, "kubernetesVersion": "v1.27.2"}
-    result = refusals(created_pool(launch="cluster-network"), **old)
-    assert "at least v1.27.10" in result["cluster.kubernetesVersion"]
-    assert "cluster.kubernetesVersion" not in refusals(created_pool(), **old)
+    def refused(launch: str, version: str) -> str | None:
+        changes: dict[str, Any] = {"stack_changes": {"gpuStack": "oke-plugin"}, "kubernetesVersion": version}
+        return refusals(created_pool(launch=launch), **changes).get("cluster.kubernetesVersion")
+
+    assert "at least v1.27.10" in (refused("cluster-network", "v1.27.9") or "")
+    assert refused("cluster-network", "v1.27.10") is None
+    assert refused("managed-compute-cluster", "v1.27.9") is None
 
 
 def test_huge_pages_must_leave_memory_of_the_node_to_servers(monkeypatch: pytest.MonkeyPatch):
@@ -547,6 +550,7 @@ def test_a_cluster_autoscaler_add_on_of_the_stack_file_is_accepted():
 def test_the_cluster_autoscaler_requires_kubernetes_1_26_or_newer():
     (problem,) = node_scaling_problems(validated(pool(), kubernetesVersion="v1.25.4"))
     assert (problem.path, problem.accepted) == ("cluster.kubernetesVersion", "v1.26 or newer")
+    assert list(node_scaling_problems(validated(pool(), kubernetesVersion="v1.26.2"))) == []
 
 
 def test_the_system_pool_cannot_be_autoscaled():

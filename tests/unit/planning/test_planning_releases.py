@@ -99,6 +99,20 @@ def refused(value: object) -> Sequence[Problem]:
     return ()
 
 
+@pytest.mark.parametrize(("key", "release"), [("vllmImage", "llm-d-0.10.0"), ("endpointPickerImage", "llm-d-0.9.0")])
+def test_a_deleted_own_image_may_give_way_to_that_of_the_release_it_replaces(
+    monkeypatch: pytest.MonkeyPatch, key: str, release: str
+):
+    gone = "registry.mine/image:v1"
+    monkeypatch.setattr(
+        "llmd_oke.planning.releases.removal_reason", lambda image: "deleted" if image.reference == gone else None
+    )
+    override = {key: gone, "router": "llm-d-0.9.0"}
+    (problem,) = refused(stack(model(EQUAL), release="llm-d-0.10.0", override=override))
+    assert problem.path == f"override.{key}"
+    assert problem.accepted == f"nothing, for {release}'s own image; or a copy in a registry that nodes can reach"
+
+
 def test_check_reports_images_that_were_removed_from_their_registry():
     assert any("was removed from its registry" in text for text in texts(model(EQUAL), release="llm-d-0.7.0"))
     assert not any("registry" in text for text in texts(release="llm-d-0.9.0"))
