@@ -49,7 +49,7 @@ class Servers(ConfigPart):
         """Number of GPUs of one server."""
         return self.tensor_parallel_size * self.data_parallel_size
 
-    def parallelism(self, *, expert_parallel: bool, node_gpus: int | None = None) -> Parallelism:
+    def parallelism(self, *, expert_parallel: bool = False, node_gpus: int | None = None) -> Parallelism:
         """Return the parallelism of a server. `expert_parallel` is the model's default, which the stack file's own
         value overrides; with `node_gpus`, a server with more GPUs than that is spread over whole nodes.
         """
@@ -119,7 +119,7 @@ class Topology(ConfigPart):
     def __str__(self) -> str:
         """Return the short form (`8p-tp1-4d-tp2`), or a list of the roles if the topology has no short form."""
         servers = self.servers()
-        each = {role: part.parallelism(expert_parallel=False) for role, part in servers.items()}
+        each = {role: part.parallelism() for role, part in servers.items()}
         if all(part.expert_parallel is not False for part in servers.values()):
             if servers.keys() == {"prefill", "decode"}:
                 prefill, decode = servers["prefill"], servers["decode"]

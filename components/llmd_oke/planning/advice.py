@@ -228,7 +228,7 @@ def _unused(plan: Plan) -> Iterator[Advice]:
         yield Advice("gpuPools", cost + _use_of_idle_nodes(plan))
     used = [node for node in plan.nodes if node.servers]
     free = sum(node.free_gpus for node in used)
-    if free >= max((node.gpus for node in used), default=1):
+    if used and free >= max(node.gpus for node in used):
         short = any(node.free_gpus > node.free_virtual_functions for node in used)
         why = ", some of them because their nodes have no virtual functions left" if short else ""
         yield Advice("gpuPools", f"{free} GPUs stay free on the {_count(len(used), 'node')} in use{why}")

@@ -1,6 +1,7 @@
 """All checks of a stack, which report all problems at once."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from llmd_base.errors import SET, Described, KitError, Problem
 from llmd_base.records import record
@@ -24,7 +25,7 @@ from llmd_oke.planning.gpu_stack import (
     virtual_functions_owner,
 )
 from llmd_oke.planning.iam import iam_problems
-from llmd_oke.planning.model_plan import PlacedNode, PlacedServer, PlannedPool
+from llmd_oke.planning.model_plan import PlacedServer, PlannedPool
 from llmd_oke.planning.model_scaling import room_problems
 from llmd_oke.planning.models import answer_changes, other_problems, topology_problems
 from llmd_oke.planning.monitoring import monitoring_problems, tracing_problems
@@ -278,8 +279,8 @@ def _too_few_nodes(
     known_pools: Sequence[PlannedPool], all_servers: Sequence[PlacedServer], left: Sequence[PlacedServer]
 ) -> Problem:
     pool, size = known_pools[0], sum(pool.limits.most for pool in known_pools)
-    node = PlacedNode(pool.name, 0, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
-    enough = sum(bool(node.servers) for node in place(all_servers, [node] * len(all_servers))[0])
+    roomy = replace(pool, size=len(all_servers)).at_first()
+    enough = sum(bool(node.servers) for node in place(all_servers, empty_nodes([roomy]))[0])
     gpus = sum(server.gpus for server in all_servers)
     functions = sum(server.virtual_functions for server in all_servers)
     needs = f"{gpus} GPUs" + (f" and {functions} virtual functions" if functions else "")

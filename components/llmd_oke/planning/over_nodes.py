@@ -11,7 +11,6 @@ from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.releases import OverNodes, release_names
 from llmd_oke.catalogue.releases import release as known
 from llmd_oke.config import Role
-from llmd_oke.config.base import DNS_LABEL_FORM
 from llmd_oke.planning.placement import unit_names
 from llmd_oke.planning.planned_model import PlannedModel
 from llmd_oke.planning.releases import used_release
@@ -65,9 +64,6 @@ def over_nodes_problems(context: PlannedModel) -> Iterator[Problem]:
         if context.model.scaling is not None and role in context.model.scaling.servers():
             why = f"{role} servers span nodes, and nobody has shown that KEDA scales groups of pods by vLLM's counters"
             yield Problem(f"{context.path}.scaling.{role}", SET, "nothing", why)
-    if not context.model.object_name[0].isalpha():
-        why = f"a LeaderWorkerSet's name begins with a letter ({DNS_LABEL_FORM})"
-        yield Problem(f"{context.path}.name", context.model.name, "a name that begins with a letter", why)
 
 
 LONGEST_STATEFUL_SET = 52

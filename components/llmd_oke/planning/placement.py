@@ -68,7 +68,7 @@ def servers(config: StackConfig, models: Iterable[ModelConfig]) -> Iterator[Plac
     shape = next((known for pool in config.gpu_pools if (known := shape_of_name(pool.shape))), None)
     for model in models:
         for role, part in model.topology.servers().items():
-            spread = part.parallelism(expert_parallel=False, node_gpus=shape and shape.gpus)
+            spread = part.parallelism(node_gpus=shape and shape.gpus)
             functions = virtual_functions(config, role, spread)
             for unit in unit_names(model):
                 for index in range(model.most_replicas(role)):

@@ -63,7 +63,7 @@ class PlannedModel:
         """
         topology = self.model.topology
         if topology.source_text is not None:
-            spread = topology.servers()[role].parallelism(expert_parallel=False)
+            spread = topology.servers()[role].parallelism()
             why_of_role = f"{role} servers with {spread}: {why}"
             return Problem(f"{self.path}.topology", topology.source_text, f"for {role}: {accepted}", why_of_role)
         return Problem(f"{self.path}.topology.{role}.{key}", value, accepted, why)

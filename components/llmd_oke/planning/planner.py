@@ -280,7 +280,7 @@ def _problems_of_other_parts(value: Any, problems: Iterable[Problem]) -> list[Pr
 
 def _part(path: str) -> str:
     """Return the part of the stack file that a path is in: one model or pool (`models[0]`), or a top-level key."""
-    return path.split(".", 1)[0]
+    return path.partition(".")[0]
 
 
 def _with_placeholders(value: dict[str, Any], wrong: set[str]) -> StackConfig:

@@ -110,7 +110,7 @@ def accepted_servers(plan: Plan, index: int, most_gpus: int) -> ServerChoices:
             replicas=1,
             tensor_parallel_size=spread.tensor_parallel_size,
             data_parallel_size=spread.data_parallel_size,
-            expert_parallel=True if spread.expert_parallel else None,
+            expert_parallel=spread.expert_parallel or None,
         )
         for spread in spreads
     }
