@@ -44,6 +44,11 @@ def test_node_acceptance_must_pass_on_as_many_nodes_as_the_models_servers_occupy
     assert plan(model()).acceptance[0].needed == 2
 
 
+def test_acceptance_must_pass_on_one_node_of_a_pool_without_servers():
+    pools = [existing_pool(name=name, size=1) for name in ("used", "idle")]
+    assert [accepted.needed for accepted in plan(model("agg-tp1-1r"), gpuPools=pools).acceptance] == [1, 1]
+
+
 def test_without_rdma_node_acceptance_tests_no_links_between_nodes():
     (accepted,) = planned(models=[model("agg-tp1-1r")], rdma="none").acceptance
     assert accepted.checks == ("gpus", "memory", "matrix-products", "disks")
@@ -56,15 +61,16 @@ def test_the_docs_say_how_slow_kv_transfer_over_emulated_rdma_is():
     assert f"at most {least:g} GB/s, {EMULATION:g} times UCX's software emulation" in page
 
 
-def test_acceptance_skips_all_reduce_for_a_shape_without_a_published_rate():
+def test_acceptance_judges_no_all_reduce_or_mtu_of_a_shape_without_published_figures():
     (accepted,) = planned(created_pool(shape="BM.GPU.MI355X.8"), models=[model("agg-tp1-1r")], rdma="none").acceptance
     assert "all-reduce" not in accepted.checks
+    assert accepted.limits.mtu_bytes == 0
 
 
 def test_the_reported_maximum_cost_of_acceptance_follows_from_its_time_limit():
-    (accepted,) = planned(acceptance={"limitMinutes": 30}).acceptance
-    assert accepted.price_usd == pytest.approx(9 * 48 / 2)
-    assert accepted.cost_sentence.endswith("within 30 minutes, at most 216 US dollars of nodes (list price, bound)")
+    (accepted,) = planned(acceptance={"limitMinutes": 90}).acceptance
+    assert accepted.price_usd == pytest.approx(9 * 48 * 1.5)
+    assert accepted.cost_sentence.endswith("within 90 minutes, at most 648 US dollars of nodes (list price, bound)")
 
 
 def test_acceptance_of_nodes_in_bring_up_waits_for_the_vllm_image_pull():

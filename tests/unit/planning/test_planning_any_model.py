@@ -90,14 +90,17 @@ def test_a_model_of_as_many_gpus_as_a_node_has_is_not_said_to_need_several_nodes
     assert problem.accepted.endswith(" GiB, or a shorter engine.maxModelLen")
 
 
-def test_a_model_whose_longest_sequence_fills_gpus_has_no_number_of_gpus(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("left_gib", "counted"), [(0, False), (0.5, True)])
+def test_a_model_whose_longest_sequence_fills_gpus_has_no_number_of_gpus(
+    monkeypatch: pytest.MonkeyPatch, left_gib: float, counted: bool
+):
     large, sequence_gib = known("deepseek-r1"), 10
     cache = large.kv_cache.model_copy(update={"bytes_per_token": sequence_gib * 2**30 // large.max_model_len})
-    filled = {"kv_cache": cache, "activation_gib_per_gpu": 0.95 * SHAPE.gpu.memory_gib - sequence_gib}
+    filled = {"kv_cache": cache, "activation_gib_per_gpu": 0.95 * SHAPE.gpu.memory_gib - sequence_gib - left_gib}
     monkeypatch.setattr(catalogue, "model", lambda name: large.model_copy(update=filled))
     (problem,) = problems(model("agg-tp8-1r", model="deepseek-r1", workload=WORKLOAD))
     assert problem.accepted.startswith("for aggregated: narrower weights, or a node with 8 GPUs of at least ")
-    assert "MI300X" not in problem.accepted
+    assert ("of MI300X it takes" in problem.accepted) is counted
 
 
 def test_models_with_latent_attention_get_the_mla_attention_backend():

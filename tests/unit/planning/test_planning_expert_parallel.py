@@ -71,6 +71,12 @@ def test_experts_that_cannot_be_balanced_evenly_over_gpus_are_refused():
     assert found("agg-tp1dp16ep-1r", {"extraArgs": ["--enable-eplb"]}) == []
 
 
+@pytest.mark.parametrize(("size", "refused"), [(1, True), (2, False)])
+def test_experts_can_be_balanced_from_two_gpus_on(size: int, refused: bool):
+    topology = {"aggregated": {"replicas": 1, "tensorParallelSize": size, "expertParallel": True}}
+    assert bool(problems(model(topology, engine={"extraArgs": ["--enable-eplb"]}), release=NEWEST)) is refused
+
+
 @pytest.mark.parametrize("name", ["gpt-oss-120b", "llama-3.3-70b-instruct"])
 def test_balancing_of_experts_that_are_not_spread_over_gpus_is_refused(name: str):
     (problem,) = problems(model("agg-tp2-1r", model=name, engine={"extraArgs": ["--enable-eplb"]}), release=NEWEST)

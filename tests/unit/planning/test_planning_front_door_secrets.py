@@ -201,7 +201,7 @@ def test_a_missing_chain_or_private_key_of_a_front_door_certificate_is_reported(
 
 @pytest.mark.parametrize(
     ("key", "bits"),
-    [("ac", 2), ("ab", 1), ("aa", 0), ("abacacbd", 10), ("acegaceg", 14)],
+    [("ac", 2), ("ab", 1), ("aa", 0), ("abacacbd", 10), ("acegaceg", 14), ("acegacegc", 16), ("gkabgkab", 12)],
 )
 def test_counting_and_repeating_characters_add_nothing_to_a_keys_entropy(key: str, bits: float):
     assert front_door_secrets._chance_bits(key) == pytest.approx(bits)

@@ -32,10 +32,13 @@ def test_the_plan_has_no_gateway_if_the_stack_file_lacks_the_key_gateway():
     assert plan().gateway is None
 
 
-def test_without_tls_a_created_gateway_has_one_listener_for_clients_and_services():
-    gateway = plan(behind(), gateway=CREATED).gateway
+@pytest.mark.parametrize(
+    ("port", "listener"), [({}, "clients"), ({"port": 80}, "clients"), ({"port": 8080}, "cluster")]
+)
+def test_a_created_gateway_without_tls_on_port_80_has_one_listener_for_all(port: dict[str, int], listener: str):
+    gateway = plan(behind(), gateway={**CREATED, **port}).gateway
     assert gateway is not None
-    assert (gateway.listener, gateway.cluster_listener) == ("clients", "clients")
+    assert (gateway.listener, gateway.cluster_listener) == ("clients", listener)
     assert gateway.service_host == "inference-gateway-istio.llm-d.svc.cluster.local"
     assert gateway.pod_labels == {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
 

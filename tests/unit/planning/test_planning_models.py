@@ -397,14 +397,21 @@ def test_vllms_kv_offloading_size_is_limited_to_what_fits_if_servers_fill_a_node
 
 
 @pytest.mark.parametrize(
-    ("release", "words"),
+    ("topology", "release", "words"),
     [
-        ("llm-d-0.9.0", "1 x 1920 GiB are 1920 GiB, 120 GiB in each of 8 ranks, as vLLM may pin 2 times the size"),
-        ("llm-d-0.10.0", "1 x 960 GiB are 960 GiB, 120 GiB in each of 8 ranks"),
+        (
+            "agg-tp1dp8ep-1r",
+            "llm-d-0.9.0",
+            "1 x 1920 GiB are 1920 GiB, 120 GiB in each of 8 ranks, as vLLM may pin 2 times the size",
+        ),
+        ("agg-tp1dp8ep-1r", "llm-d-0.10.0", "1 x 960 GiB are 960 GiB, 120 GiB in each of 8 ranks"),
+        ("agg-tp1dp2ep-1r", "llm-d-0.10.0", "4 x 240 GiB are 960 GiB, 120 GiB in each of 2 ranks"),
     ],
 )
-def test_vllms_kv_offloading_size_is_limited_to_what_fits_for_all_ranks_of_a_server(release: str, words: str):
-    servers = model("agg-tp1dp8ep-1r", engine={"extraArgs": ["--kv-offloading-size=120"]})
+def test_vllms_kv_offloading_size_is_limited_to_what_fits_for_all_ranks_of_a_server(
+    topology: str, release: str, words: str
+):
+    servers = model(topology, engine={"extraArgs": ["--kv-offloading-size=120"]})
     assert only(servers, release=release).why.endswith(f"; {words}")
 
 

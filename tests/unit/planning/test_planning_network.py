@@ -367,6 +367,14 @@ def test_a_pods_subnet_with_too_few_addresses_is_reported_with_figures():
     assert pods.reason == f"needs 1536 addresses ({pools}); the VCN has room for 509"
 
 
+@pytest.mark.parametrize(("pools", "most"), [(REFERENCE, 93), ([], 0)])
+def test_a_range_without_any_block_for_the_pods_subnet_has_room_for_no_address(pools: list[PoolSize], most: int):
+    result = layout(IPv4Network("10.0.0.0/30"), EVERYTHING, pools)
+    (pods,) = (part for part in result.too_small if part.role == "pods")
+    assert f"with up to {most} pods each" in pods.reason
+    assert pods.reason.endswith("the VCN has room for 0")
+
+
 def test_as_many_nodes_as_the_workers_subnet_has_addresses_for_are_accepted():
     assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(202, 64)]) == {}
     assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(203, 64)]) == {"workers": (254, 253)}

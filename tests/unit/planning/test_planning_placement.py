@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -207,6 +208,20 @@ def test_room_for_servers_beside_the_old_ones_is_what_larger_new_servers_leave(
     assert placement.room_beside(placed) is enough
 
 
+@pytest.mark.parametrize(("nodes", "enough"), [(2, False), (3, True)])
+def test_small_servers_may_break_up_two_nodes_each_for_a_large_one_beside_the_old(nodes: int, enough: bool):
+    """A server of 8 and one of 1, which may be on another node than the old one."""
+    servers = [PlacedServer("unit", "decode", i, size) for i, size in enumerate((8, 1))]
+    placed, _ = place(servers, [PlacedNode("pool", i, 8, ()) for i in range(nodes)])
+    assert placement.room_beside(placed) is enough
+
+
+@pytest.mark.parametrize(("nodes", "surge"), [(4, 0), (5, 1)])
+def test_a_large_server_surges_only_with_room_beside_a_rollout_of_the_small_ones(nodes: int, surge: int):
+    large, _ = plan(model("agg-tp8-1r", name="large"), model("agg-tp1-1r", name="small"), nodes=nodes).models
+    assert large.units[0].roles[0].rollout.max_surge == surge
+
+
 def test_rollouts_replace_one_pod_on_full_nodes_and_surge_all_with_enough_gpus():
     for role in plan(model("8p-tp1-2d-tp4"), nodes=2).models[0].units[0].roles:
         assert (role.rollout.max_surge, role.rollout.max_unavailable) == (0, 1)
@@ -261,8 +276,9 @@ def test_servers_of_one_node_start_beside_old_ones_in_several_pools_too():
 
 def test_the_outage_by_an_update_to_a_new_server_version_is_given_in_minutes():
     (full,) = plan(model("8p-tp1-2d-tp4"), nodes=2).models
-    minutes = full.units[0].roles[0].startup_budget_s // 60
-    assert f"outage of a start-up, at most {minutes} minutes" in full.update_note
+    roles = tuple(replace(role, startup_budget_s=3541) for role in full.units[0].roles)
+    started = replace(full, units=(replace(full.units[0], roles=roles),))
+    assert "outage of a start-up, at most 60 minutes" in started.update_note
     (roomy,) = plan(model("8p-tp1-2d-tp4"), nodes=5).models
     assert "no outage" in roomy.update_note
 

@@ -54,6 +54,11 @@ def test_a_stack_file_can_be_planned_with_another_releases_router():
     assert written.router_release == written.release.name
 
 
+def test_the_config_hash_of_an_unchanged_stack_file_is_that_of_earlier_results():
+    """A stack file of few keys: another hash would make its earlier results count as another configuration's."""
+    assert planning.plan_object(stack()).config_hash == "576dc33fb06e64a8"
+
+
 def test_copies_of_a_model_are_named_by_the_model_and_their_number():
     result = planning.plan_object(stack(model("8p-tp1-4d-tp2", copies=2, name="big")))
     assert [unit.name for unit in result.models[0].units] == ["big-0", "big-1"]

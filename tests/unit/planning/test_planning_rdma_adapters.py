@@ -122,6 +122,14 @@ def test_check_names_a_memory_share_whose_kv_cache_pieces_rdma_ports_can_registe
     assert "models[0].engine.gpuMemoryUtilization" not in told(engine=fitting)
 
 
+def test_keys_and_values_of_a_kv_cache_are_registered_in_separate_pieces():
+    plan = planning.plan_object({**document(), "models": [model("1p-tp1-1d-tp1", model="qwen3-30b-a3b")]})
+    pieces = 2 * plan.models[0].model.architecture.layers
+    piece_gb = plan.models[0].units[0].roles[1].memory.key_value_gib * 2**30 / 1e9 / pieces
+    told = " ".join(one.text for one in advice(plan))
+    assert f"decode servers keep up to {piece_gb:.1f} GB of KV cache in one piece" in told
+
+
 @pytest.mark.parametrize(("topology", "a_part"), [("2p-tp4-1d-tp8", True), ("1p-tp8-1d-tp8", False)])
 def test_check_says_what_is_known_of_nixl_on_a_part_of_a_nodes_rdma_ports(topology: str, a_part: bool):
     plan = planning.plan_object(document(topology, engine={}))

@@ -137,6 +137,11 @@ def test_an_update_tells_the_number_of_known_limits_and_its_other_advice_in_full
     assert told[-1] == f"{len(limits)} known limits of llm-d-0.7.0 (docs/releases.md)"
 
 
+def test_a_single_known_limit_is_told_in_the_singular():
+    limit = planning.Advice("models[0]", "a limit", "limit")
+    assert planning.limits_sentence(replace(plan(), advice=(limit,))).startswith("1 known limit of ")
+
+
 def test_check_warns_of_faults_of_the_releases_vllm_if_kv_cache_is_transferred():
     (result,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
     assert result.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
