@@ -422,6 +422,7 @@ CHOICES: dict[str, Change] = {
         ("ModelCache",),
         {"stack": {"storage": {**NODE_DISK["stack"]["storage"], "prewarm": {"source": "object-storage"}}}},
         NODE_DISK,
+        {"modelSourceUrl": "https://objectstorage/p/link/n/tenancy/b/models/o/"},
     ),
     "wide-expert-parallelism": Change(
         SERVERS,

@@ -78,11 +78,12 @@ def test_the_pre_warm_job_and_later_pods_download_the_same_adapters(adapted):
     assert "--adapters=@/opt/llmd-oke/adapters/adapters.json" in arguments
 
 
-def test_inferencemodelrewrites_of_adapters_wait_for_the_download_job_and_servers(adapted):
+def test_inferencemodelrewrites_of_adapters_wait_for_crds_the_download_and_servers(adapted):
     rendered = adapted(SQL)
     (names,) = rendered.of_type("llmd-oke:index:AdapterNames")
     needed = {urn.split("::")[-2].split("$")[-1] for urn in names.depends_on}
-    assert {"kubernetes:apps/v1:Deployment", "kubernetes:batch/v1:Job"} <= needed
+    definition = "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition"
+    assert {definition, "kubernetes:apps/v1:Deployment", "kubernetes:batch/v1:Job"} <= needed
 
 
 def test_the_front_door_lists_adapters_and_routes_them_to_their_model(adapted):

@@ -128,6 +128,11 @@ def test_the_address_of_the_front_door_is_a_stack_output(secured: Rendered):
     assert secured.outputs["front_door"] == "https://llm.example.com"
 
 
+def test_the_address_of_a_front_door_without_a_host_is_that_of_its_service(rendered: Any):
+    made = rendered(stack(frontDoor={"uncheckedPods": "accepted"}))
+    assert made.outputs["front_door"] == "http://front-door.llm-d.svc.cluster.local"
+
+
 def test_with_a_front_door_each_model_keeps_its_service_but_has_no_own_envoys(secured: Rendered):
     pods = envoys(secured)["spec"]["template"]["metadata"]["labels"]
     for i, name in enumerate(("gpt-oss-120b", "gpt-agg")):

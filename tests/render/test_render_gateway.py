@@ -51,6 +51,17 @@ def test_custom_objects_of_the_gateway_api_are_valid_by_their_crds(provided: Ren
         jsonschema.validate(manifest, {**closed, "additionalProperties": True})
 
 
+@pytest.mark.parametrize(
+    ("changes", "port"), [({}, 80), ({"host": "a.example.com", "tls": "certificate"}, 443), ({"port": 8080}, 8080)]
+)
+def test_a_gateway_listens_at_the_port_of_its_protocol_unless_the_stack_file_has_another(
+    rendered: Any, changes: dict[str, Any], port: int
+):
+    made = rendered(stack(behind(), gateway=created("istio", **changes)))
+    (gateway,) = [manifest for manifest in made.manifests() if manifest["kind"] == "Gateway"]
+    assert gateway["spec"]["listeners"][0]["port"] == port
+
+
 def test_a_model_behind_a_gateway_gets_no_envoys_of_the_kit_and_one_picker(provided: Rendered):
     deployments = [without_hash(m["metadata"]["name"]) for m in provided.manifests() if m["kind"] == "Deployment"]
     assert not [name for name in deployments if "front-door" in name]

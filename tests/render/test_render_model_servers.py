@@ -5,6 +5,8 @@ import json
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LinearAttention
+from llmd_oke.serving.units import AggregatedUnit
+from llmd_oke.testing import declared
 from render_support import env, pod, selects, vllm
 from stack_files import existing_cluster, existing_pool
 
@@ -55,6 +57,14 @@ def test_rccl_uses_the_rdma_network_if_a_server_has_several_gpus(rehearsal):
     one, several = (env(vllm(rehearsal, f"gpt-oss-120b-{role}")) for role in ("prefill", "decode"))
     assert (several["NCCL_IB_HCA"], several["NCCL_IB_GID_INDEX"]) == ("mlx5", "3")
     assert not [name for name in one if name.startswith("NCCL_")]
+
+
+@pytest.mark.parametrize(("asked", "parallel"), [(None, True), (False, False)])
+def test_experts_are_distributed_over_gpus_if_the_catalogue_says_so_and_the_user_not_else(asked, parallel):
+    served = {"namespace": "llm-d", "release": "llm-d-0.9.0", "service_account": "servers", "shape": "BM.GPU.MI300X.8"}
+    servers = {"replicas": 1, "tensor_parallel_size": 8, "expert_parallel": asked}
+    made = declared(lambda: AggregatedUnit("deepseek", {**served, "model": "deepseek-r1", "servers": servers}))
+    assert ("--enable-expert-parallel" in vllm(made, "deepseek-aggregated")["args"]) is parallel
 
 
 def test_without_rdma_pods_have_neither_virtual_functions_nor_ucx_devices(varied):

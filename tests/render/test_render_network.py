@@ -1,6 +1,7 @@
 """The network as it is declared to OCI."""
 
 import json
+import re
 from ipaddress import IPv4Network
 
 import pytest
@@ -85,6 +86,15 @@ def test_a_vcn_has_the_configured_range_and_an_empty_default_security_list():
 
 
 @pytest.mark.parametrize(
+    ("display_name", "label"),
+    [("llm-production-west", "llmproductionwe"), ("24x7", "x7"), ("2024", "vcn")],
+)
+def test_a_vcns_dns_label_is_at_most_15_letters_and_digits_of_its_name(display_name, label):
+    (vcn,) = rendered_network(display_name=display_name).of_type(VCN)
+    assert vcn.inputs["dnsLabel"] == label
+
+
+@pytest.mark.parametrize(
     ("role", "cidr", "label"),
     [
         ("api", "10.140.0.0/29", "cp"),
@@ -158,6 +168,13 @@ def test_a_given_service_gateway_replaces_the_network_components_call_to_oci():
     _, half = network(services_gateway_id="s")
     assert set(asked.calls) == set(half.calls) == {"oci:Core/getServices:getServices"}
     assert silent.calls == {}
+
+
+def test_the_service_gateways_service_is_found_by_a_pattern_that_fits_each_region():
+    (found,) = network()[1].calls["oci:Core/getServices:getServices"]["filters"]
+    assert (found["name"], found["regex"]) == ("name", True)
+    (pattern,) = found["values"]
+    assert re.fullmatch(pattern, "All IAD Services In Oracle Services Network")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +338,7 @@ def test_renaming_a_cluster_keeps_its_vcn():
     assert "dnsLabel" in vcn.ignore_changes
 
 
-@pytest.mark.parametrize("protect", [True, False])
+@pytest.mark.parametrize("protect", [True, False, None])
 def test_the_vcn_and_its_subnets_are_protected_if_the_stack_file_says_so(protect):
     rendered = rendered_network(protect=protect)
     assert {r.type for r in rendered.resources if r.protect} == ({VCN, SUBNET} if protect else set())

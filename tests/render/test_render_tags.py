@@ -158,6 +158,19 @@ def test_a_load_balancer_in_another_stacks_cluster_gets_this_stacks_tags(rendere
     assert json.loads(annotations[f"{prefix}/initial-defined-tags-override"]) == {"Operations": {"CostCenter": "42"}}
 
 
+@pytest.mark.parametrize(
+    ("tags", "kinds"), [({}, set()), ({"freeform": TAGS["freeform"]}, {"freeform"}), (TAGS, {"freeform", "defined"})]
+)
+def test_a_load_balancer_keeps_its_clusters_tags_unless_the_stack_has_tags(
+    rendered: Any, tags: dict[str, Any], kinds: set[str]
+):
+    cluster = existing_cluster(identifier=ocid("cluster"))
+    made = rendered(stack(cluster=cluster, frontDoor={"exposure": "internal"}, tags=tags))
+    annotations = made.kubernetes("Service", "front-door")["metadata"]["annotations"]
+    overrides = re.findall(r"initial-([a-z]+)-tags-override", " ".join(annotations))
+    assert set(overrides) == kinds
+
+
 @pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
 @pytest.mark.parametrize("style", ["classic", "identity-domain"])
 def test_only_instances_with_the_stacks_tag_are_in_the_dynamic_group_that_may_join(

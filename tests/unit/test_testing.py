@@ -76,9 +76,18 @@ def test_an_error_inside_an_output_reaches_the_caller_of_the_mocks():
 
 def test_the_pulumi_mocks_wait_only_a_limited_time_for_a_program_to_end():
     never = threading.Event()
+    before = set(threading.enumerate())
     with pytest.raises(KitError, match=r"does not end within 0\.2 s"):
         declared(never.wait, limit_s=0.2)
+    left = set(threading.enumerate()) - before
     never.set()
+    assert [thread.name for thread in left if not thread.daemon] == [], "the process would wait for them"
+
+
+def test_the_pulumi_mocks_run_a_program_as_in_an_update():
+    previews: list[bool] = []
+    declared(lambda: previews.append(pulumi.runtime.is_dry_run()))
+    assert previews == [False]
 
 
 def test_the_pulumi_mocks_answer_an_unknown_name_with_the_declared_names():

@@ -100,8 +100,8 @@ def without_comments(script: str) -> str:
     documentation, Updating Worker Nodes in an Existing Node Pool by Replacing Boot Volumes). Quotes and substitutions
     may be nested to any depth; boot scripts have no here-documents.
     """
-    shebang = re.match(r"#![^\n]*\n", script)
-    kept, ends, at = [shebang[0]] if shebang else [], list[str](), shebang.end() if shebang else 0
+    kept: list[str] = re.findall(r"\A#![^\n]*\n", script)  # passed over as a comment below
+    ends, at = list[str](), 0
     first = len(kept)
     while at < len(script):
         quoted = ends[-1:] in (['"'], ["}"])
@@ -196,7 +196,7 @@ def _script(name: str, boot: Boot) -> str:
     return _template(name).render(
         {**dict(facts), **vars(boot)},
         blocked_modules=[module for fault in facts.kernel_faults for module in fault.modules],
-        raid_level={"raid-0": 0, "raid-10": 10}.get(boot.nvme, 0),
+        raid_level=10 if boot.nvme == "raid-10" else 0,
         huge_pages=boot.huge_pages_gib * 1024 // 2,
         kubelet_arguments=kubelet_arguments(boot),
         version=version,

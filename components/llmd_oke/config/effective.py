@@ -128,9 +128,9 @@ class EffectiveStack:
                 place = self.origin_of(problem.path)
                 file = problem.file if place.source.own else place.source.name
                 found.append(replace(problem, path=place.path, file=file, line=place.line))
-        return sorted(
-            found, key=lambda problem: (problem.file is None, problem.line or 0 if problem.file is None else 0)
-        )
+        elsewhere = [problem for problem in found if problem.file is not None]
+        here = [problem for problem in found if problem.file is None]
+        return [*elsewhere, *sorted(here, key=lambda problem: problem.line or 0)]
 
 
 def effective_stack(value: Any, own: StackSource, folder: Path) -> EffectiveStack:

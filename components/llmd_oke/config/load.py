@@ -187,7 +187,7 @@ def validate(value: Any) -> StackConfig:
     try:
         return StackConfig.model_validate(current, by_alias=True, by_name=False)
     except ValidationError as error:
-        found = shape_problems.problems(error.errors(include_url=False), current)
+        found = shape_problems.problems(error.errors(), current)
         raise InvalidStack([_as_written(problem, replaced) for problem in found]) from error
 
 

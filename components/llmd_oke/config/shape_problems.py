@@ -74,7 +74,7 @@ def closest(written: str, known: Iterable[str]) -> str | None:
     """
     by_lower_case = {name.lower(): name for name in known}
     wanted = written.lower()
-    close = get_close_matches(wanted, by_lower_case, n=1, cutoff=_SIMILAR)
+    close = get_close_matches(wanted, by_lower_case, cutoff=_SIMILAR)
     begins = [name for name in by_lower_case if wanted and (name.startswith(wanted) or wanted.startswith(name))]
     return next((by_lower_case[name] for name in (*close, *begins)), None)
 

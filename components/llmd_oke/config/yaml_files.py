@@ -401,7 +401,7 @@ def _round_trip(text: str) -> Any:
     """
     yaml = _yaml(typ="rt")
     yaml.preserve_quotes = True
-    yaml.width = 4096
+    yaml.width = math.inf
     yaml.representer.add_representer(type(None), _null)
     yaml.indent(mapping=2, sequence=4, offset=2)
     stream = StringIO()

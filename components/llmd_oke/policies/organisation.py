@@ -132,7 +132,7 @@ def read_choices(
         choices = kind.model_validate(document.value or {}, by_alias=True, by_name=False)
         found = list(problems_of(choices))
     except ValidationError as error:
-        found = shape_problems.problems(error.errors(include_url=False), document.value, kind)
+        found = shape_problems.problems(error.errors(), document.value, kind)
         choices = None
     if choices is None or found:
         located = [

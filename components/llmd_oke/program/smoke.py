@@ -179,7 +179,7 @@ def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
 
 
 def _name(image: ContainerImage) -> str:
-    return image.repository.rsplit("/", 1)[-1]
+    return image.repository.rpartition("/")[2]
 
 
 def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:

@@ -149,16 +149,16 @@ def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
 
 def reports_port(facts: Release, args: RouterArgs) -> int | None:
     """Return the port on which a unit's servers publish KV cache events; None if they publish none."""
-    events = facts.vllm.kv_events
-    return None if events is None or args.get("reported") is None else events.port
+    servers = _reporting_servers(facts, args)
+    return None if servers is None else servers.events_port
 
 
 def _reporting_servers(facts: Release, args: RouterArgs) -> ReportingServers | None:
-    port, reported = reports_port(facts, args), args.get("reported")
-    if port is None or reported is None:
+    events, reported = facts.vllm.kv_events, args.get("reported")
+    if events is None or reported is None:
         return None
     return ReportingServers(
-        reported["model"], f"http://{render_name(args['unit'])}:{SERVER_PORT}", reported["block_size"], port
+        reported["model"], f"http://{render_name(args['unit'])}:{SERVER_PORT}", reported["block_size"], events.port
     )
 
 

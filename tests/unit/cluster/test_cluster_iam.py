@@ -42,7 +42,7 @@ def test_resources_that_need_rights_wait_and_policies_say_when_they_were_changed
 
 @pytest.mark.parametrize(
     ("delay_s", "passed_s", "slept_s"),
-    [(60, 20, [40]), (60, 60, []), (60, 70, []), (None, 20, [policies().delay_s - 20])],
+    [(60, 20, [40]), (60, 59.5, [0.5]), (60, 60, []), (60, 70, []), (None, 20, [policies().delay_s - 20])],
 )
 async def test_a_resource_waits_for_the_rest_of_the_delay_after_the_last_changed_policy(
     hooks: dict[str, Any],

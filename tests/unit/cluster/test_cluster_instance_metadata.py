@@ -3,6 +3,7 @@ import hashlib
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -105,6 +106,19 @@ def test_an_additional_line_in_a_boot_script_changes_the_digest_in_metadata(monk
 )
 def test_comments_of_boot_scripts_are_removed_and_quoted_text_is_kept(script: str, meaning: str):
     assert without_comments(script) == meaning
+
+
+def test_conditions_of_a_boot_script_leave_nothing_in_commands_and_texts_around_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "cloud-init").mkdir()
+    template = (
+        'run \\\n{% if file_storage %}\n  --a \\\n{% endif %}\n  "b\n  {% if file_storage %}\nc\n  {% endif %}\n"\n'
+    )
+    (tmp_path / "cloud-init" / "conditions.sh.j2").write_text(template)
+    monkeypatch.setattr(instance_metadata, "values_folder", lambda: tmp_path)
+    boot = Boot("cpu", "v1.34.2", file_storage=True)
+    assert without_comments(instance_metadata._script("conditions", boot)) == 'run --a "b\nc\n"\n'
 
 
 @pytest.mark.parametrize("boot", VARIANTS)

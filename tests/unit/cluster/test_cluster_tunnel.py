@@ -2,7 +2,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -65,7 +65,7 @@ async def test_an_api_server_is_waited_for_until_its_tunnel_opens(
     async with api_server(tmp_path, own) as port:
         pass
     reached = asyncio.create_task(oke_cluster.wait_until_reached(f"https://127.0.0.1:{port}", access(own), 20))
-    await waiting.wait()
+    await asyncio.wait_for(waiting.wait(), 20)
     async with api_server(tmp_path, own, port):
         await reached
 
@@ -76,6 +76,23 @@ async def test_a_missing_tunnel_is_reported_with_the_commands_that_open_one(tmp_
     with pytest.raises(KitError, match=r"at https://127\.0\.0\.1:.*: connection refused\.") as late:
         await oke_cluster.wait_until_reached(f"https://127.0.0.1:{port}", access(own), 0)
     assert "up --tunnel" in (late.value.remedy or "")
+
+
+@pytest.mark.parametrize(("answer", "cause"), [(b"", "no answer"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "SSL")])
+async def test_a_tunnel_behind_which_nothing_speaks_tls_is_reported_with_the_cause(
+    own: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch, answer: bytes, cause: str
+):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    monkeypatch.setattr(oke_cluster, "ANSWER_S", 0.2)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(KitError, match=rf"does not answer at .* after 0 s: .*{cause}"):
+            await oke_cluster.wait_until_reached(f"https://127.0.0.1:{port}", access(own), 0)
 
 
 async def test_a_tunnel_to_another_cluster_is_reported_at_once(tmp_path: Path, own: tuple[bytes, bytes]):

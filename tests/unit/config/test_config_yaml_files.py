@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke.config import yaml_files
-from llmd_oke.config.yaml_files import Loader, dump, load, move_key, number, text_of
+from llmd_oke.config.yaml_files import Loader, dump, load, move_key, number, text_of, value_at
 
 
 def read(text: str) -> object:
@@ -87,6 +87,22 @@ def test_a_value_in_a_stack_file_may_be_in_50_lists_one_in_the_other(
 @given(st.text("0123456789.eExob_+-:~yn", max_size=8) | st.integers() | st.floats(allow_nan=False) | st.booleans())
 def test_a_value_written_as_yaml_is_read_back_equal(value: object) -> None:
     assert read(text_of({"a": value})) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a:\n- b: 1\n  c:\n  - d\n  e:\n    f: 1\n", "a:\n  - b: 1\n    c:\n      - d\n", f"a: {'word ' * 2000}end\n"],
+    ids=["lists below their keys", "indented lists", "a long line"],
+)
+def test_an_unchanged_document_is_written_in_the_layout_that_it_has(text: str) -> None:
+    assert dump(load(text), text) == text
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("a[1].b", 2), ("a[2]", None), ("a[2].b", None), ("a.b", None), ("a[0].b", None)]
+)
+def test_a_path_has_the_value_that_the_document_has_there_or_none(path: str, value: object) -> None:
+    assert value_at({"a": [1, {"b": 2}]}, path) == value
 
 
 @pytest.mark.parametrize(

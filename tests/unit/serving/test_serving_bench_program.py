@@ -58,3 +58,17 @@ def test_equal_sources_of_a_benchmark_program_give_equal_archives():
 
 def test_modules_imported_from_their_package_are_found_for_a_benchmark_program():
     assert "llmd_bench.report_format" in bench_program.modules(PROGRAM)
+
+
+def test_packages_modules_and_other_names_imported_from_a_package_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    package = tmp_path / "made_programs"
+    (package / "tools").mkdir(parents=True)
+    for name in ("__init__", "tools/__init__", "report"):
+        (package / f"{name}.py").touch()
+    (package / "run.py").write_text("from made_programs import (\n    LIMIT,\n    report,\n    tools,\n)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(bench_program, "PACKAGES", ("made_programs",))
+    parts = ["report", "run", "tools"]
+    assert list(bench_program.modules("made_programs.run")) == ["made_programs", *(f"made_programs.{p}" for p in parts)]
