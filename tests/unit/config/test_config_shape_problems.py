@@ -117,6 +117,13 @@ def test_a_misspelt_key_is_answered_with_the_right_one(place: tuple[str | int, .
     assert result.accepted.split("?", 1)[0] == suggestion
 
 
+def test_a_stack_file_cannot_have_a_key_by_its_python_name():
+    written = {"gpu_pools" if key == "gpuPools" else key: value for key, value in GOOD.items()}
+    assert [(result.path, result.why) for result in problems(written) if result.path != "gpuPools"] == [
+        ("gpu_pools", "there is no such key")
+    ]
+
+
 def test_an_unknown_key_without_a_similar_one_is_answered_with_all_keys():
     result = problem("models", 0, "workload", "colour", value="red")
     assert result.accepted == "one of inputTokens, outputTokens, sharedPrefixTokens"
