@@ -54,7 +54,7 @@ def test_custom_objects_of_the_gateway_api_are_valid_by_their_crds(provided: Ren
 @pytest.mark.parametrize(
     ("changes", "port"), [({}, 80), ({"host": "a.example.com", "tls": "certificate"}, 443), ({"port": 8080}, 8080)]
 )
-def test_a_gateway_listens_at_the_port_of_its_protocol_unless_the_stack_file_has_another(
+def test_a_gateway_listens_at_its_protocols_port_or_at_that_of_the_stack_file(
     rendered: Any, changes: dict[str, Any], port: int
 ):
     made = rendered(stack(behind(), gateway=created("istio", **changes)))

@@ -60,7 +60,7 @@ def test_rccl_uses_the_rdma_network_if_a_server_has_several_gpus(rehearsal):
 
 
 @pytest.mark.parametrize(("asked", "parallel"), [(None, True), (False, False)])
-def test_experts_are_distributed_over_gpus_if_the_catalogue_says_so_and_the_user_not_else(asked, parallel):
+def test_experts_are_distributed_over_gpus_as_the_catalogue_or_the_user_says(asked, parallel):
     served = {"namespace": "llm-d", "release": "llm-d-0.9.0", "service_account": "servers", "shape": "BM.GPU.MI300X.8"}
     servers = {"replicas": 1, "tensor_parallel_size": 8, "expert_parallel": asked}
     made = declared(lambda: AggregatedUnit("deepseek", {**served, "model": "deepseek-r1", "servers": servers}))

@@ -49,7 +49,7 @@ def test_each_entry_of_the_vllm_settings_table_is_a_stack_file_key_with_its_defa
     assert Engine.model_validate(defaults).settings() == Engine().settings() == defaults
 
 
-def test_omitted_vllm_settings_are_in_the_hashed_configuration_only_where_the_table_says_so():
+def test_omitted_vllm_settings_are_hashed_only_where_the_table_says_so():
     rows, hashed = engine_settings().settings, Engine().model_dump()
     absent = {row.field for row in rows if row.default is None}
     assert absent & hashed.keys() == {row.field for row in rows if row.hashed_if_absent}

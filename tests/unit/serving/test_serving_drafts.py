@@ -53,6 +53,6 @@ def spec(source: str, commit: str) -> ServerSpec:
 
 
 @pytest.mark.parametrize(("source", "same"), [("hugging-face", False), ("object-storage", True)])
-def test_kv_cache_files_depend_on_the_catalogues_commit_of_a_draft_unless_in_a_bucket(source: str, same: bool):
+def test_kv_cache_files_depend_on_the_catalogues_commit_of_a_draft_but_in_a_bucket(source: str, same: bool):
     first, second = (vllm.kv_cache_key(spec(source, commit)) for commit in (CATALOGUE_COMMIT, "d" * 40))
     assert (first == second) is same
