@@ -473,8 +473,10 @@ def test_a_role_without_a_share_neither_follows_another_roles_load_nor_is_follow
         "decode": {"min_replicas": 1, "max_replicas": 4, "requests": 20},
     }
     args: units.ModelScalingArgs = {"namespace": "llm-d", "unit": "u", "servers": servers}
+    made = declared(lambda: units.ModelScaling("u", args))
     followed = {
-        role: [item["name"] for item in units.scaled_object(role, args)["spec"]["triggers"]] for role in servers
+        role: [item["name"] for item in made.kubernetes("ScaledObject", f"u-{role}")["spec"]["triggers"]]
+        for role in servers
     }
     assert followed == {"prefill": ["requests"], "decode": ["requests"]}
 
