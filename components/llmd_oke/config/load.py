@@ -30,7 +30,7 @@ def stack_file(project: Path, stack: str) -> Path:
         form = "A name has letters, digits, dots, dashes and underscores, such as prod."
         known = ", ".join(stacks(project)) or "none yet; `llmd-oke init` makes one"
         raise KitError(f"{stack!r} is no name of a stack.", f"{form} Stacks here: {known}.")
-    return project / "stacks" / f"Pulumi.{stack.rsplit('/', 1)[-1]}.yaml"
+    return project / "stacks" / f"Pulumi.{stack.rpartition('/')[2]}.yaml"
 
 
 def stacks(project: Path) -> list[str]:

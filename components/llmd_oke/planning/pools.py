@@ -154,7 +154,7 @@ def _version(cluster: CreateCluster, version: str | None, path: str) -> Iterator
     if version is None:
         return
     control_plane, nodes = _parts(cluster.kubernetes_version), _parts(version)
-    oldest = f"v1.{max(0, control_plane[1] - MINOR_VERSIONS_OF_SKEW)}.0"
+    oldest = f"v1.{control_plane[1] - MINOR_VERSIONS_OF_SKEW}.0"
     accepted = f"{oldest} to {cluster.kubernetes_version}"
     if nodes > control_plane:
         why = f"nodes may not be newer than the control plane, {cluster.kubernetes_version}"
