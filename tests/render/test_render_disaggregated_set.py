@@ -150,6 +150,7 @@ def test_another_number_of_servers_changes_no_template_and_starts_a_new_job(toge
     other = changed(topology="8p-tp1-5d-tp2")
     assert pods(roles(other)["decode"]) == pods(roles(together)["decode"])
     assert job(other).inputs["metadata"]["name"] != job(together).inputs["metadata"]["name"]
+    assert job(together).delete_before_replace
 
 
 def test_servers_that_would_refuse_each_other_replace_the_old_ones_at_once(together):

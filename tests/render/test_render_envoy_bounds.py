@@ -144,6 +144,15 @@ def test_the_memory_limit_of_front_door_pods_follows_from_connections_and_bodies
     assert most.memory_limit_mib >= FRONT_DOOR_REQUESTS.memory_gib * 1024
 
 
+def test_the_memory_limit_of_an_envoy_is_a_multiple_of_64_mib_with_room_for_all_connections():
+    of_connections = {"idle_mib": 0, "bodies_mib": 0, "idle_connection_kib": 1, "attack_share": 1}
+    limits_mib = [
+        bounds().model_copy(update={**of_connections, "connections": kib}).memory_limit_mib
+        for kib in (64 * 1024, 64 * 1024 + 1)
+    ]
+    assert limits_mib == [64, 128]
+
+
 @pytest.mark.parametrize(("name", "listener"), LISTENERS)
 def test_every_envoy_listener_sends_keep_alives_before_the_load_balancers_timeout(name: str, listener: dict[str, Any]):
     assert listener["tcp_keepalive"]["keepalive_time"] < bounds().load_balancer_idle_s / 2, name

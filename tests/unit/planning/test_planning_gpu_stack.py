@@ -7,6 +7,7 @@ import pytest
 import stack_files
 from created_stacks import refusals, validated
 from llmd_base.errors import InvalidStack
+from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, validate
 from llmd_oke.planning import plan
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, gpu_stack_kind, gpu_stack_problems
@@ -119,6 +120,15 @@ def test_network_adapters_without_virtual_functions_are_refused(created):
     (problem,) = gpu_stack_problems(stack(created=created, gpuPools=pools))
     assert (problem.path, problem.value) == ("rdma", "sriov-vf")
     assert list(gpu_stack_problems(stack(created=created, gpuPools=pools, rdma="none"))) == []
+
+
+def test_adapters_whose_ports_the_catalogue_lacks_are_refused_in_a_created_cluster_alone(monkeypatch):
+    shape = catalogue.shape("BM.GPU.MI300X.8")
+    unknown = shape.model_copy(update={"rdma": shape.rdma.model_copy(update={"sriov": None})})
+    monkeypatch.setattr("llmd_oke.planning.gpu_stack.operators.with_function_names", lambda *_: unknown)
+    (problem,) = gpu_stack_problems(stack())
+    assert (problem.path, problem.value) == ("rdma", "sriov-vf")
+    assert list(gpu_stack_problems(stack(created=False))) == []
 
 
 def test_mi355x_with_mellanox_adapters_has_a_virtual_function_for_each_gpu():

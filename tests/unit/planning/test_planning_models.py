@@ -777,7 +777,16 @@ def test_the_topology_must_lie_within_the_scaling_limits():
 
 
 def test_scaling_of_a_role_that_the_topology_lacks_is_refused():
-    assert paths(scaled({"decode": DECODE}, "agg-tp1-16r")) == ["models[0].scaling.decode"]
+    (decode,) = problems(scaled({"decode": DECODE}, "agg-tp1-16r"))
+    assert (decode.path, decode.accepted) == (
+        "models[0].scaling.decode",
+        "scaling.aggregated, or a topology with decode servers, such as 8p-tp1-4d-tp2",
+    )
+    (aggregated,) = problems(scaled({"aggregated": DECODE}))
+    assert (aggregated.path, aggregated.accepted) == (
+        "models[0].scaling.aggregated",
+        "scaling.prefill or scaling.decode, or a topology with aggregated servers, such as agg-tp1-16r",
+    )
 
 
 def test_scaling_of_a_role_requires_a_threshold():

@@ -97,3 +97,12 @@ def test_servers_without_data_parallel_ranks_keep_the_revision_of_earlier_versio
     """A unit's name ends with it: another one would replace all servers of running deployments."""
     spreads = {"prefill": Parallelism(1), "decode": Parallelism(2)}
     assert revision("u", "llm-d-0.9.0", dict.fromkeys(spreads, "5b0c3f4e"), spreads) == "d110179b"
+
+
+def test_a_units_revision_changes_with_two_data_parallel_ranks():
+    versions = {"prefill": "5b0c3f4e", "decode": "5b0c3f4e"}
+    revisions = [
+        revision("u", "llm-d-0.9.0", versions, {"prefill": Parallelism(1), "decode": Parallelism(2, ranks)})
+        for ranks in (1, 2)
+    ]
+    assert revisions[0] != revisions[1]
