@@ -272,6 +272,7 @@ def test_a_copy_of_a_model_with_traffic_weight_zero_is_in_no_envoy_cluster(rende
 def test_only_the_front_doors_kubernetes_provider_makes_configmaps_mutable(secured: Rendered):
     providers = {p.name: p.inputs for p in secured.of_type("pulumi:providers:kubernetes")}
     assert [name for name, inputs in providers.items() if "enableConfigMapMutable" in inputs] == ["front-door"]
+    assert {inputs["enableSecretMutable"] for inputs in providers.values()} == {"true"}
 
 
 @pytest.mark.parametrize(("exposure", "internal"), [("internal", "true"), ("public", "false")])

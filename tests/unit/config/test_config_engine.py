@@ -27,6 +27,10 @@ def test_a_vllm_setting_of_the_stack_file_becomes_one_vllm_argument(
     assert setting.read(setting.written(value)) == value
 
 
+def test_truth_values_of_vllm_settings_are_written_in_lower_case():
+    assert [SWITCH.written(value) for value in (True, False)] == ["true", "false"]
+
+
 def test_all_notations_of_a_vllm_flag_are_assigned_to_its_stack_file_key():
     port = ReservedFlag(flag="port", instead="nothing", vllm=Flag(kind="integer"))
     assert EngineSettings(settings=(SWITCH, SHARE), reserved=(port,)).taken() == {

@@ -69,7 +69,7 @@ def test_organization_and_project_before_a_stack_name_are_dropped(project: Path)
 def test_a_missing_stack_file_is_reported_with_the_existing_ones(project: Path):
     write(project, STACK, "other")
     with pytest.raises(KitError, match=r"no stack file .*Pulumi\.mine\.yaml") as caught:
-        config.load(project, "mine")
+        config.load(project, "organization/llmd-oke/mine")
     assert caught.value.remedy == "Stacks here: other. `llmd-oke init --stack mine` makes this one."
 
 

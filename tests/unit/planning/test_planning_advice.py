@@ -251,6 +251,8 @@ def test_check_warns_of_an_unused_permission_to_publish_metrics(launch: str, adv
 def test_check_reports_placeholder_ocids_of_an_example_once():
     result = advice(nodes=2, cluster=existing_cluster(identifier="ocid1.cluster.oc1.iad.example"))
     assert result["cluster.identifier"].startswith("the OCID is an example's")
+    pool = created(created_pool(image={"ocid": "ocid1.image.oc1.iad.example"}))
+    assert "gpuPools[0].image.ocid" in advice(*pool.pop("models"), **pool)
 
 
 def test_check_warns_of_block_sizes_below_those_of_kv_transfers():

@@ -57,7 +57,8 @@ def test_every_server_pair_that_planning_offers_to_the_tuner_can_be_planned(
     roles = {role.role: role for role in planned.units[0].roles}
     assert [roles["prefill"].parallelism.nodes, roles["decode"].parallelism.nodes] == [prefill.nodes, decode.nodes]
     assert [roles["prefill"].gpus, roles["decode"].gpus] == [prefill.gpus, decode.gpus]
-    assert roles["decode"].memory == by_model[name].memory["decode"][decode]
+    for role, spread in (("prefill", prefill), ("decode", decode)):
+        assert roles[role].memory == by_model[name].memory[role][spread]
 
 
 @given(st.data())
