@@ -205,7 +205,7 @@ def compact(value: Any) -> str:
     """YAML that reads well in a diff: what fits a line is one, texts of several lines are blocks, no aliases."""
     node = Readable(io.StringIO(), sort_keys=False).represent_data(value)
     lay_out(node)
-    return yaml.serialize(node, Dumper=Readable, width=10_000)
+    return yaml.serialize(node, Dumper=Readable, width=10_000, allow_unicode=True)
 
 
 def lay_out(node: yaml.Node) -> int:
