@@ -9,13 +9,14 @@ import difflib
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, is_typeddict
 
 import pytest
 import yaml
 from created_cluster import created
+from golden_arguments import ALL_ARGUMENTS
 from golden_stacks import CHOICES, CLUSTER, COMPONENTS, CREATED, CREATED_CHOICES, LEAST_ARGUMENTS
 from llmd_oke.package import components
 from llmd_oke.testing import Rendered, declared, without_hash
@@ -30,7 +31,7 @@ LINE = 100
 """About as wide as a mapping or list may be to stand in one line."""
 ALL_OPTIONS = "resource-options"
 ALL_OUTPUTS = "component-outputs"
-LEAST = "least-arguments"
+LEAST, ALL = "least-arguments", "all-arguments"
 OPTIONS = (
     *("timeouts", "secret_inputs", "additional_secret_outputs", "deleted_with", "ignore_changes"),
     *("replace_on_changes", "delete_before_replace", "retain_on_delete", "protect"),
@@ -86,6 +87,29 @@ def test_components_without_optional_arguments_declare_what_golden_files_record(
     assert recorded(GOLDEN / LEAST / f"{name.replace(' ', '-')}.diff", text, UPDATE) == text, ACCEPT
 
 
+@pytest.mark.parametrize("name", ALL_ARGUMENTS)
+def test_optional_arguments_of_components_change_what_golden_files_record(name: str):
+    """Objects, options of resources and outputs, compared with those of the arguments that the component needs."""
+    component = name.partition(" ")[0]
+    needed, more = ALL_ARGUMENTS[name]
+    before, after = (
+        declared(lambda given=given: CLASSES[component](component.lower(), given))
+        for given in (needed, {**needed, **more})
+    )
+    text = difference(everything(before, component), everything(after, component))
+    assert recorded(GOLDEN / ALL / f"{name.replace(' ', '-')}.diff", text, UPDATE) == text, ACCEPT
+
+
+def test_every_optional_argument_of_a_component_is_in_a_case_of_its_golden_files():
+    used: set[tuple[str, str]] = set()
+    optional: set[tuple[str, str]] = set()
+    for name, (needed, more) in ALL_ARGUMENTS.items():
+        kind = CLASSES[name.partition(" ")[0]].__init__.__annotations__["args"]
+        used.update(arguments_of(kind, {**needed, **more}))
+        optional.update(optional_arguments(kind))
+    assert optional - used == set()
+
+
 def test_options_of_all_resources_of_a_created_cluster_are_those_of_the_golden_file(rendered: Callable[..., Rendered]):
     """Timeouts, what replaces, deletes and protects a resource, and its secrets."""
     text = compact(options(rendered(CLUSTER)))
@@ -116,9 +140,10 @@ def test_every_golden_file_belongs_to_a_component_or_a_stack_setting():
     assert {path.name for path in GOLDEN.iterdir()} == {
         *(f"{c}.yaml" for c in (*COMPONENTS, *CREATED, ALL_OPTIONS, ALL_OUTPUTS)),
         *(f"{c}.diff" for c in (*CHOICES, *CREATED_CHOICES)),
-        *(LEAST, "jobs", "plans"),
+        *(LEAST, ALL, "jobs", "plans"),
     }
     assert {path.stem.replace("-", " ") for path in (GOLDEN / LEAST).iterdir()} == {*LEAST_ARGUMENTS}
+    assert {path.stem.replace("-", " ") for path in (GOLDEN / ALL).iterdir()} == {*ALL_ARGUMENTS}
 
 
 def objects(rendered: Rendered, *components: str) -> dict[str, str]:
@@ -139,6 +164,40 @@ def objects(rendered: Rendered, *components: str) -> dict[str, str]:
             inputs = json.loads(without_hashes(json.dumps(dict(resource.inputs))))
             texts[name] = compact({"resource": f"{resource.type} {resource.name}", **inputs})
     return texts
+
+
+def everything(rendered: Rendered, component: str) -> dict[str, str]:
+    """The objects of a component, and the options of its resources and its outputs by their names."""
+    of_resources = {f"options of {own.pop('type')} {own.pop('resource')}": compact(own) for own in options(rendered)}
+    (root,) = rendered.of_type(f"{COMPONENT}{component}")
+    return {
+        **objects(rendered, component),
+        **of_resources,
+        "outputs": compact(json.loads(without_hashes(json.dumps(dict(root.outputs))))),
+    }
+
+
+def optional_arguments(kind: Any) -> Iterator[tuple[str, str]]:
+    """Type and name of each optional argument of a type, and of the types in it."""
+    if is_typeddict(kind):
+        yield from ((kind.__name__, name) for name in kind.__optional_keys__)
+    for part in kind.__annotations__.values() if is_typeddict(kind) else get_args(kind):
+        yield from optional_arguments(part)
+
+
+def arguments_of(kind: Any, value: Any) -> Iterator[tuple[str, str]]:
+    """Type and name of each argument in a value of a type."""
+    if is_typeddict(kind) and isinstance(value, Mapping):
+        given = {name: item for name, item in value.items() if item is not None}
+        yield from ((kind.__name__, name) for name in given)
+        for name, item in given.items():
+            yield from arguments_of(kind.__annotations__[name], item)
+    elif get_origin(kind) in {dict, list, Mapping, Sequence} and isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from arguments_of(get_args(kind)[-1], item)
+    else:
+        for part in get_args(kind):
+            yield from arguments_of(part, value)
 
 
 def options(rendered: Rendered) -> list[dict[str, Any]]:
