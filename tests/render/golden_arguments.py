@@ -441,4 +441,290 @@ SERVING_ARGUMENTS: dict[str, tuple[Arguments, Arguments]] = {
     ),
 }
 
-ALL_ARGUMENTS = SERVING_ARGUMENTS
+_NODES = {
+    "cluster": {
+        "cluster_id": ocid("cluster", "joined"),
+        "compartment_id": ocid("compartment", "joined"),
+        "api_server_host": "10.140.0.6",
+        "ca_certificate": "T1dO",
+        "tenancy_id": ocid("tenancy", "joined"),
+    },
+    "network": {
+        "worker_subnet_id": ocid("subnet", "nodes"),
+        "worker_nsg_ids": [ocid("networksecuritygroup", "nodes")],
+        "pod_subnet_id": ocid("subnet", "of-pods"),
+        "pod_nsg_ids": [ocid("networksecuritygroup", "of-pods")],
+    },
+    "pool_name": "pool-of-ours",
+    "compartment_id": ocid("compartment", "nodes"),
+    "boot_volume_gib": 321,
+    "max_pods": 43,
+    "labels": {"team": "search"},
+    "taints": [{"key": "team", "value": "search", "effect": "NoExecute"}, {"key": "slow", "effect": "NoSchedule"}],
+    "ssh_public_key": "ssh-ed25519 BBBB",
+    "protect": True,
+    **_TAGS,
+}
+_CYCLED = {"cycling": {"mode": "replace-boot-volume", "max_surge": "3", "max_unavailable": "25%"}}
+_CPU_NODES = {**_NODES, **_CYCLED, "image_id": ocid("image", "own"), "ocpus": 7.0, "memory_gib": 54.0}
+_GPU_NODES = {
+    **_NODES,
+    "compute_cluster_id": ocid("computecluster"),
+    "fault_domains": ["FAULT-DOMAIN-2", "FAULT-DOMAIN-3"],
+    "capacity_reservation_id": ocid("capacityreservation"),
+    "boot_volume_kms_key_id": ocid("key", "volumes"),
+    "nvme": "raid-0",
+    "huge_pages_gib": 17,
+    "topology_manager_policy": "restricted",
+    "topology_manager_scope": "pod",
+    "file_storage": True,
+    "rdma_in_pods": True,
+}
+_HOME = {
+    "region": "us-ashburn-1",
+    "home_region": "eu-frankfurt-1",
+    "ignored_tags": ["Audit.Owner"],
+    "display_name": "named-by-us",
+    **_TAGS,
+}
+_NEEDS = [
+    *("cluster-encryption", "host-groups", "capacity-reservations", "custom-images", "boot-volume-encryption"),
+    *("boot-volume-encryption-of-managed-pools", "file-storage", "cluster-autoscaler", "ocir", "defined-tags"),
+]
+_GRANTED = {
+    **_HOME,
+    "cluster_id": ocid("cluster", "granted"),
+    "network_compartment_id": ocid("compartment", "network"),
+    "image_compartment_id": ocid("compartment", "images"),
+    "key_compartment_id": ocid("compartment", "keys"),
+    "reservation_compartment_id": ocid("compartment", "reservations"),
+    "tag_namespace_compartment_id": ocid("compartment", "tags"),
+    "resource_ids": {
+        "cluster_key_id": [ocid("key", "secrets")],
+        "boot_volume_key_id": [ocid("key", "volumes")],
+        "managed_boot_volume_key_id": [ocid("key", "managed-volumes")],
+        "host_group_id": [ocid("computehostgroup", name) for name in ("one", "two")],
+        "tag_namespace": ["Operations"],
+    },
+}
+_IAM = LEAST_ARGUMENTS["Iam"] | {
+    "needs": _NEEDS,
+    "resource_ids": {name: [ocid("thing")] for name in _GRANTED["resource_ids"]},
+}
+_NETWORK = LEAST_ARGUMENTS["Network"]
+_SERVICES = {
+    "services_gateway_id": ocid("service", "of-region"),
+    "services_gateway_cidr": "all-phx-services-in-oracle-services-network",
+}
+_CREATED_IN = {"compartment_id": ocid("compartment", "storage"), "availability_domain": "Uocm:US-ASHBURN-AD-2"}
+_STORED = {
+    **_CREATED_IN,
+    "subnet_id": ocid("subnet", "files"),
+    "nsg_ids": [ocid("networksecuritygroup", "files")],
+    **_TAGS,
+}
+_ALARMS = [
+    {
+        "name": "node-down",
+        "namespace": "oci_oke",
+        "query": 'NodeState[1m]{clusterId = "$cluster_id"}.count() < 2',
+        "pending": "PT7M",
+        "severity": "WARNING",
+        "says": "A node is down.",
+    }
+]
+_KUBECONFIG = json.dumps(
+    {
+        "clusters": [{"cluster": {"server": "https://10.140.0.7:6443", "certificate-authority-data": "T1dO"}}],
+        "users": [{"user": {"token": "a token of a test"}}],
+    }
+)
+
+CLUSTER_ARGUMENTS: dict[str, tuple[Arguments, Arguments]] = {
+    "AddOns": (
+        {"cluster_id": ocid("cluster"), "add_ons": [{"name": "NodeProblemDetector"}]},
+        {
+            "add_ons": [
+                {"name": "NodeProblemDetector", "version": "v0.8.20", "configurations": {"numOfReplicas": "3"}},
+            ]
+        },
+    ),
+    "Budget": (LEAST_ARGUMENTS["Budget"], _HOME),
+    "Budget at home": (LEAST_ARGUMENTS["Budget"], {"region": "us-ashburn-1", "home_region": "us-ashburn-1"}),
+    "Budget of a provider at home": (LEAST_ARGUMENTS["Budget"], {"provider_is_home": True}),
+    "CpuPool": (LEAST_ARGUMENTS["CpuPool"], {**_CPU_NODES, "autoscaled": True}),
+    "GpuPool": (
+        LEAST_ARGUMENTS["GpuPool"],
+        {
+            **_GPU_NODES,
+            **_CYCLED,
+            "launch": "managed-compute-cluster",
+            "autoscaled": True,
+            "host_group_id": ocid("computehostgroup"),
+            "eviction_grace_minutes": 37,
+        },
+    ),
+    "GpuPool of a cluster network": (
+        LEAST_ARGUMENTS["GpuPool"] | {"launch": "cluster-network"},
+        {**_GPU_NODES, "boot_volume_vpus_per_gb": 30, "agent_logs": True},
+    ),
+    "GpuPool of instances": (
+        LEAST_ARGUMENTS["GpuPool"] | {"launch": "compute-cluster-instances"},
+        {**_GPU_NODES, "boot_volume_vpus_per_gb": 30, "agent_logs": True},
+    ),
+    "GpuPool of others": (LEAST_ARGUMENTS["GpuPool"], {"pool_id": ocid("nodepool", "of-others")}),
+    "Iam": (
+        _IAM,
+        {
+            **_GRANTED,
+            "domain": "Engineering",
+            "domain_url": "https://idcs-of-ours.identity.oraclecloud.com:443",
+            "node_tag": {"name": "Operations.Role", "value": "node"},
+        },
+    ),
+    "Iam without domains": (
+        _IAM,
+        {
+            **_GRANTED,
+            "style": "classic",
+            "provider_is_home": True,
+            "node_tag": {"name": "Operations.Role", "value": "node"},
+        },
+    ),
+    "Iam of existing groups": (
+        _IAM,
+        {"dynamic_group_ids": {group: ocid("dynamicgroup", group) for group in ("nodes", "clusters")}},
+    ),
+    "Network": (
+        _NETWORK,
+        {
+            "cidr": "10.150.0.0/16",
+            "public_load_balancers": True,
+            "public_load_balancer_cidrs": ["198.51.100.0/24"],
+            "bastion": True,
+            "bastion_client_cidrs": ["203.0.113.0/24"],
+            "bastion_host_cidrs": ["203.0.113.128/25"],
+            "operator": True,
+            "file_storage": True,
+            "lustre": True,
+            "worker_internet": False,
+            "display_name": "named-by-us",
+            "protect": True,
+            **_SERVICES,
+            **_TAGS,
+        },
+    ),
+    "Network with a public API": (
+        _NETWORK,
+        {
+            "cni": "flannel",
+            "api_access": "public",
+            "api_allowed_cidrs": ["192.0.2.0/24"],
+            "bastion": False,
+        },
+    ),
+    "Network without internet": (_NETWORK, {"pod_internet": False, "worker_internet": False}),
+    "Network of others": (
+        _NETWORK,
+        {
+            "vcn_id": ocid("vcn", "of-others"),
+            "cidr": "10.150.0.0/16",
+            "bastion_id": ocid("bastion", "of-others"),
+            "bastion_subnet_cidr": "10.150.9.0/28",
+            "subnet_ids": {role: ocid("subnet", f"{role}-of-others") for role in ("bastion", "pods")},
+            "nsg_ids": {role: ocid("networksecuritygroup", f"{role}-of-others") for role in ("pods", "workers")},
+            "route_table_ids": {kind: ocid("routetable", f"{kind}-of-others") for kind in ("private", "public")},
+            "public_load_balancers": True,
+        },
+    ),
+    "NodeGate": (
+        {
+            "pool_name": "mi300x",
+            "nodes": 2,
+            "devices": {"amd.com/gpu": 8},
+            "timeout_s": 900,
+            "system_pool_name": "system",
+            "pool_id": ocid("nodepool"),
+        },
+        {"once": True, "rdma_in_pods": True},
+    ),
+    "NodeImage": (LEAST_ARGUMENTS["NodeImage"], _TAGS),
+    "OciMonitoring": (
+        LEAST_ARGUMENTS["OciMonitoring"],
+        {
+            "display_name": "named-by-us",
+            "alarms": _ALARMS,
+            "recipients": ["ops@example.com", "gpu@example.com"],
+            "retention_days": 60,
+            "control_plane": True,
+            "nodes_group_id": ocid("dynamicgroup", "nodes"),
+            **_TAGS,
+        },
+    ),
+    "OciMonitoring with a topic": (
+        LEAST_ARGUMENTS["OciMonitoring"],
+        {"alarms": _ALARMS, "topic_id": ocid("onstopic", "of-others")},
+    ),
+    "OkeCluster": (
+        LEAST_ARGUMENTS["OkeCluster"],
+        {
+            "network": {
+                "vcn_id": ocid("vcn", "own"),
+                "api_subnet_id": ocid("subnet", "own-api"),
+                "api_nsg_ids": [ocid("networksecuritygroup", "own-api")],
+                "load_balancer_subnet_ids": [ocid("subnet", "own-load-balancers")],
+            },
+            "cluster_name": "named-by-us",
+            "tenancy_id": ocid("tenancy", "own"),
+            "public_api": True,
+            "flannel": True,
+            "pods_cidr": "10.201.0.0/16",
+            "services_cidr": "10.202.0.0/16",
+            "kms_key_id": ocid("key", "secrets"),
+            "image_policy_key_ids": [ocid("key", name) for name in ("images", "more-images")],
+            "oidc": {
+                "issuer_url": "https://id.example.com",
+                "client_id": "kubernetes",
+                "username_claim": "email",
+                "username_prefix": "user:",
+                "groups_claim": "teams",
+                "groups_prefix": "team:",
+                "required_claims": {"hd": "example.com"},
+            },
+            "oidc_discovery": False,
+            "protect": True,
+            **_TAGS,
+        },
+    ),
+    "OkeCluster of others": (
+        LEAST_ARGUMENTS["OkeCluster"],
+        {
+            "cluster_id": ocid("cluster", "of-others"),
+            "kubeconfig": _KUBECONFIG,
+            "api_server": "https://127.0.0.1:16443",
+        },
+    ),
+    "Storage": (
+        LEAST_ARGUMENTS["Storage"],
+        {**_STORED, "capacity_gb": 62_400, "performance_tier": "MBPS_PER_TB_500", "file_system_name": "weights"},
+    ),
+    "Storage with NFS": (
+        LEAST_ARGUMENTS["Storage with NFS"],
+        {**_STORED, "client_cidr": "10.150.0.0/16", "export_path": "/weights"},
+    ),
+    "Storage of others": (
+        LEAST_ARGUMENTS["Storage"],
+        {"existing_volume_handle": "10.0.0.9@tcp:/weights"},
+    ),
+    "SystemPool": (LEAST_ARGUMENTS["SystemPool"], _CPU_NODES),
+}
+
+OPERATOR_ARGUMENTS: dict[str, tuple[Arguments, Arguments]] = {
+    "AmdGpuOperator": ({}, {"node_selector": {"gpus": "amd"}, "tolerations": _TOLERATIONS, **_MIRROR}),
+    "CertManager": ({}, _MIRROR),
+    "LeaderWorkerSetController": ({}, _MIRROR),
+    "NodeFeatureDiscovery": ({}, {"tolerations": _TOLERATIONS, **_MIRROR}),
+    "PrometheusStack": ({}, _MIRROR),
+}
+
+ALL_ARGUMENTS = SERVING_ARGUMENTS | CLUSTER_ARGUMENTS | OPERATOR_ARGUMENTS

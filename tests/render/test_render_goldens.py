@@ -5,6 +5,7 @@ changes in the rehearsal's stack: the lines that it takes away and adds, object 
 out, so that a change shows where it was made and nowhere else.
 """
 
+import base64
 import difflib
 import io
 import json
@@ -161,7 +162,7 @@ def objects(rendered: Rendered, *components: str) -> dict[str, str]:
             texts[f"Release {resource.name}"] = compact(dict(resource.inputs))
         elif not resource.type.startswith(COMPONENT):
             name = f"{resource.type} {resource.name}"
-            inputs = json.loads(without_hashes(json.dumps(dict(resource.inputs))))
+            inputs = json.loads(without_hashes(json.dumps(dict(resource.inputs))), object_hook=with_script)
             texts[name] = compact({"resource": f"{resource.type} {resource.name}", **inputs})
     return texts
 
@@ -198,6 +199,12 @@ def arguments_of(kind: Any, value: Any) -> Iterator[tuple[str, str]]:
     else:
         for part in get_args(kind):
             yield from arguments_of(part, value)
+
+
+def with_script(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a resource, with the boot script of nodes as text."""
+    script = fields.get("user_data")
+    return {**fields, "user_data": base64.b64decode(script).decode()} if script else fields
 
 
 def options(rendered: Rendered) -> list[dict[str, Any]]:
