@@ -144,7 +144,7 @@ def test_the_memory_limit_of_front_door_pods_follows_from_connections_and_bodies
     assert most.memory_limit_mib >= FRONT_DOOR_REQUESTS.memory_gib * 1024
 
 
-def test_the_memory_limit_of_an_envoy_is_a_multiple_of_64_mib_with_room_for_all_connections():
+def test_the_memory_limit_of_an_envoy_is_a_multiple_of_64_mib_above_its_needs():
     of_connections = {"idle_mib": 0, "bodies_mib": 0, "idle_connection_kib": 1, "attack_share": 1}
     limits_mib = [
         bounds().model_copy(update={**of_connections, "connections": kib}).memory_limit_mib

@@ -122,7 +122,7 @@ def test_network_adapters_without_virtual_functions_are_refused(created):
     assert list(gpu_stack_problems(stack(created=created, gpuPools=pools, rdma="none"))) == []
 
 
-def test_adapters_whose_ports_the_catalogue_lacks_are_refused_in_a_created_cluster_alone(monkeypatch):
+def test_adapters_whose_ports_the_catalogue_lacks_are_refused_in_created_clusters(monkeypatch):
     shape = catalogue.shape("BM.GPU.MI300X.8")
     unknown = shape.model_copy(update={"rdma": shape.rdma.model_copy(update={"sriov": None})})
     monkeypatch.setattr("llmd_oke.planning.gpu_stack.operators.with_function_names", lambda *_: unknown)
