@@ -164,7 +164,7 @@ _CERTIFICATE = {
     "key": "a private key of a test",
 }
 _PLACED = {"kind": "file-storage", "models": ["deepseek-r1", "llama-3.1-8b-instruct"], "namespace": "llm-d", "nodes": 3}
-_FILLED = {
+_FILLED: Arguments = {
     "drafts": [{"model": "deepseek-r1", "repository": "acme/draft", "revision": "c" * 40}],
     "prewarm": {"source": "object-storage", "revision": "b" * 40, "connections": 5, "belongs_to_root": True},
     "revisions": {"deepseek-r1": "e" * 40},
@@ -251,6 +251,10 @@ SERVING_ARGUMENTS: dict[str, tuple[Arguments, Arguments]] = {
         LEAST_ARGUMENTS["AggregatedUnit"] | _RELEASED,
         {**_OVER_NODES, "servers": _servers(3, nodes=2, data_parallel_size=8)},
     ),
+    "AggregatedUnit over nodes without RDMA": (
+        LEAST_ARGUMENTS["AggregatedUnit"] | {"servers": {**_servers(3), "nodes": 2}},
+        {"rdma": False},
+    ),
     "Canary": (_BENCHED, {"node_taints": _TAINTS}),
     "FrontDoor": (
         LEAST_ARGUMENTS["FrontDoor"],
@@ -278,6 +282,7 @@ SERVING_ARGUMENTS: dict[str, tuple[Arguments, Arguments]] = {
         LEAST_ARGUMENTS["ModelCache"] | {"models": _PLACED["models"]},
         {
             **_FILLED,
+            "prewarm": {**_FILLED["prewarm"], "belongs_to_root": False},
             "path": "/mnt/fast/models",
             "compiled_path": "/mnt/fast/compiled",
             "kv_cache_path": "/mnt/fast/kv",
@@ -566,7 +571,7 @@ CLUSTER_ARGUMENTS: dict[str, tuple[Arguments, Arguments]] = {
     ),
     "GpuPool of a cluster network": (
         LEAST_ARGUMENTS["GpuPool"] | {"launch": "cluster-network"},
-        {**_GPU_NODES, "boot_volume_vpus_per_gb": 30, "agent_logs": True},
+        {**_GPU_NODES, "fault_domains": None, "boot_volume_vpus_per_gb": 30, "agent_logs": True},
     ),
     "GpuPool of instances": (
         LEAST_ARGUMENTS["GpuPool"] | {"launch": "compute-cluster-instances"},

@@ -2,7 +2,8 @@
 
 `golden/<component>.yaml` has the objects of one component. `golden/<choice>.diff` has what one choice of the stack file
 changes in the rehearsal's stack: the lines that it takes away and adds, object by object. Hashes of content are left
-out, so that a change shows where it was made and nowhere else.
+out, so that a change shows where it was made and nowhere else. `golden/least-arguments` has what a component without
+optional arguments declares other than in a stack, `golden/all-arguments` what its optional arguments change.
 """
 
 import base64

@@ -70,7 +70,7 @@ class GpuPoolArgs(TagArgs):
     compute_cluster_id: NotRequired[pulumi.Input[str] | None]
     """OCID of an existing compute cluster; if given, none is created."""
     fault_domains: NotRequired[list[str] | None]
-    """Fault domains that the nodes may be in; all if left out."""
+    """Fault domains that the nodes may be in; all if left out. Not with a cluster network, whose nodes OCI spreads."""
     capacity_reservation_id: NotRequired[pulumi.Input[str] | None]
     """OCID of the capacity reservation that provides the instances."""
     host_group_id: NotRequired[pulumi.Input[str] | None]

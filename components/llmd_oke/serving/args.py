@@ -167,8 +167,8 @@ class PrewarmArgs(TypedDict):
     """Files that one Job downloads concurrently; 8 if left out."""
     belongs_to_root: NotRequired[bool]
     """Whether root owns the cache's directory, so that a first container must change the owner to the user that
-    downloads, as on local disks and Lustre. False if left out, as for File Storage, whose export maps all users to one.
-    """
+    downloads, as on local disks and Lustre, but not for File Storage, whose export maps all users to one. If left out,
+    `ModelCache` goes by the kind of the cache, and a unit's servers change no owner."""
 
 
 class DraftFilesArgs(TypedDict):
@@ -251,8 +251,8 @@ class UnitArgs(TypedDict):
     model_label: NotRequired[str | None]
     """Value of the label `llmd-oke/model` on the unit's objects; the unit's name if left out."""
     rdma: NotRequired[bool | None]
-    """Whether servers that hand KV cache over get one RDMA virtual function for each of their GPUs; true if left out.
-    Aggregated servers get none."""
+    """Whether servers that hand KV cache over or span nodes get one RDMA virtual function for each of their GPUs; true
+    if left out. Other servers get none."""
     virtual_functions: NotRequired[str | None]
     """Naming scheme of the virtual functions' resource and network attachment if the kit didn't create them, such as
     `oci-hpc-oke`; the kit's own if left out."""

@@ -213,7 +213,7 @@ def mount(args: CachePlaceArgs, model_name: str, claim: pulumi.Input[str]) -> Mo
     prewarm: PrewarmArgs = {
         "source": settings["source"],
         "connections": settings.get("connections", 8),
-        "belongs_to_root": args["kind"] != "file-storage",
+        "belongs_to_root": settings.get("belongs_to_root", args["kind"] != "file-storage"),
     }
     if revision := (args.get("revisions") or {}).get(model_name) or settings.get("revision"):
         prewarm["revision"] = revision
