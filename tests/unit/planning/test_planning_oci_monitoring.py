@@ -87,9 +87,10 @@ def test_check_advises_that_ocis_log_agent_may_be_off_on_managed_nodes():
     assert any("prompts and answers" in text for text in texts)
 
 
-def test_check_advises_that_oci_alarms_watch_the_whole_compartment():
-    texts = [advice.text for advice in planned().advice if advice.path == "ociMonitoring.alarms"]
-    assert any("all of the compartment" in text for text in texts)
+@pytest.mark.parametrize(("left_out", "whole"), [([], True), (ALWAYS[1:], False)])
+def test_check_tells_if_oci_alarms_watch_the_whole_compartment(left_out: list[str], whole: bool):
+    texts = [advice.text for advice in planned(leftOut=left_out).advice if advice.path == "ociMonitoring.alarms"]
+    assert any("all of the compartment" in text for text in texts) is whole
     assert any("oci-metrics" in text for text in texts)
 
 
