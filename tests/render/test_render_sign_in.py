@@ -34,6 +34,25 @@ def test_kubeconfigs_of_operators_use_the_stacks_oci_credentials_or_else_the_use
     assert token_words(settings)[-2:] == words
 
 
+def test_credential_settings_of_the_stacks_oci_config_are_arguments_of_its_providers():
+    keys = (
+        "auth",
+        "configFileProfile",
+        "fingerprint",
+        "privateKeyPassword",
+        "privateKeyPath",
+        "tenancyOcid",
+        "userOcid",
+    )
+    made = declared(
+        lambda: pulumi.export("arguments", sorted(credentials())), config={f"oci:{key}": "given" for key in keys}
+    )
+    assert made.outputs["arguments"] == [
+        *("auth", "config_file_profile", "fingerprint", "private_key_password", "private_key_path"),
+        *("tenancy_ocid", "user_ocid"),
+    ]
+
+
 def test_the_oci_private_key_of_the_stacks_config_is_passed_to_providers_as_a_secret():
     def providers() -> None:
         keys = pulumi.Output.from_input(credentials()["private_key"])
