@@ -187,6 +187,7 @@ def test_huge_pages_must_leave_memory_of_the_node_to_servers(monkeypatch: pytest
     [
         ({"maxSurge": "0", "maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
         ({"maxSurge": "0%", "maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
+        ({"maxSurge": "0", "maxUnavailable": "0%"}, "cycling", "maxSurge or maxUnavailable above 0"),
         ({"mode": "replace-boot-volume", "maxSurge": "1"}, "cycling.maxSurge", "0, or mode: replace-node"),
         ({"maxSurge": "1"}, "cycling.maxSurge", "0, or mode: replace-node"),
         ({"maxUnavailable": "0"}, "cycling", "maxSurge or maxUnavailable above 0"),
