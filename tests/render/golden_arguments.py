@@ -465,7 +465,7 @@ _NODES = {
     "boot_volume_gib": 321,
     "max_pods": 43,
     "labels": {"team": "search"},
-    "taints": [{"key": "team", "value": "search", "effect": "NoExecute"}, {"key": "slow", "effect": "NoSchedule"}],
+    "taints": [*_TAINTS, {"key": "slow", "effect": "NoSchedule"}],
     "ssh_public_key": "ssh-ed25519 BBBB",
     "protect": True,
     **_TAGS,

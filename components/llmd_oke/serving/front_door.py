@@ -189,7 +189,7 @@ def deployment(args: FrontDoorArgs) -> Manifest:
     name = _versioned_name(args)
     return envoys(
         _metadata(args, name),
-        {**labels.front_door_selector(args["model"]), labels.FRONT_DOOR: version(args)},
+        labels.of_front_door_version(labels.front_door_selector(args["model"]), version(args)),
         resolve_release(args["release"], args.get("override")).proxy.image.pinned,
         {"http": REQUEST_PORT},
         {"config": (CONFIG_FOLDER, {"configMap": {"name": name}})},
@@ -296,7 +296,7 @@ def _service(args: FrontDoorArgs) -> Manifest:
         "metadata": {**_metadata(args, args["model"]), "annotations": {"pulumi.com/skipAwait": "true"}},
         "spec": {
             "type": "ClusterIP",
-            "selector": {**labels.front_door_selector(args["model"]), labels.FRONT_DOOR: version(args)},
+            "selector": labels.of_front_door_version(labels.front_door_selector(args["model"]), version(args)),
             "ports": [{"name": "http", "port": 80, "targetPort": REQUEST_PORT, "protocol": "TCP"}],
         },
     }

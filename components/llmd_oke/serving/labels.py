@@ -85,3 +85,8 @@ def front_door_selector(model: str) -> dict[str, str]:
 def stack_front_door_selector() -> dict[str, str]:
     """Return the selector of a stack's front door, whatever its version."""
     return {"app.kubernetes.io/component": "stack-front-door"}
+
+
+def of_front_door_version(selector: dict[str, str], version: str) -> dict[str, str]:
+    """Return the selector of a front door's pods of one version, from that of all its pods."""
+    return {**selector, FRONT_DOOR: version}

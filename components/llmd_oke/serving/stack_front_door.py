@@ -333,7 +333,7 @@ def deployment(args: StackFrontDoorArgs) -> Manifest:
     models = {f"model-{i}": stack_envoy.FIRST_MODEL_PORT + i for i, _ in enumerate(args["models"])}
     return envoys(
         _metadata(args, name),
-        {**labels.stack_front_door_selector(), labels.FRONT_DOOR: version(args)},
+        labels.of_front_door_version(labels.stack_front_door_selector(), version(args)),
         resolve_release(args["release"], args.get("override")).proxy.image.pinned,
         {_scheme(args): stack_envoy.STACK_PORT, **models},
         volumes,
@@ -357,7 +357,7 @@ def front_service(args: StackFrontDoorArgs) -> Manifest:
         "metadata": metadata,
         "spec": {
             "type": "ClusterIP" if balancer is None else "LoadBalancer",
-            "selector": {**labels.stack_front_door_selector(), labels.FRONT_DOOR: version(args)},
+            "selector": labels.of_front_door_version(labels.stack_front_door_selector(), version(args)),
             "ports": [{"name": _scheme(args), "port": port, "targetPort": stack_envoy.STACK_PORT, "protocol": "TCP"}],
         },
     }
