@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ settings.load_profile("kit")
 
 SHARED = ("tests/test_bed/kubernetes_plugin", "tests/test_bed/pods")
 """Folders whose tests share a control plane; side by side, each of them runs in one process."""
+_SHARED = pytest.StashKey[ExitStack]()
 
 END_TO_END = "tests/rehearsal/end_to_end"
 LONGEST = (
@@ -100,6 +102,21 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if _NEED_ALL in os.environ and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome, report.longrepr = "failed", f"skipped, though {_NEED_ALL} is set: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def shared_by_folder(pytestconfig: pytest.Config) -> ExitStack:
+    """What the tests of a folder of `SHARED` run. It ends with the folder's last test, as other tests need the
+    processors that control planes, endpoint pickers and model servers take even when nobody asks them.
+    """
+    return pytestconfig.stash.setdefault(_SHARED, ExitStack())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End what a folder's tests share after its last test."""
+    if _SHARED in item.config.stash and (nextitem is None or _unit(nextitem.nodeid) != _unit(item.nodeid)):
+        item.config.stash[_SHARED].close()
 
 
 @pytest.fixture(autouse=True)

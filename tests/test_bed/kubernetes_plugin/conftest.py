@@ -1,6 +1,6 @@
 """A control plane without nodes of its own, and somebody who plays the pods."""
 
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,12 +9,13 @@ from kubernetes_pods import PodPlayer
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def control_plane(tmp_path_factory: pytest.TempPathFactory, shared_by_folder: ExitStack) -> ControlPlane:
     missing = missing_programs()
     if missing:
         pytest.skip(f"no {', '.join(missing)} (looked in LLMD_OKE_PROGRAMS)")
-    with ControlPlane.running(tmp_path_factory.mktemp("control-plane")) as plane, PodPlayer.playing(plane):
-        yield plane
+    plane = shared_by_folder.enter_context(ControlPlane.running(tmp_path_factory.mktemp("control-plane")))
+    shared_by_folder.enter_context(PodPlayer.playing(plane))
+    return plane
 
 
 @pytest.fixture(scope="session")

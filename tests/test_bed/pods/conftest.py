@@ -1,7 +1,7 @@
 """One cluster for all tests of the pod runner; each test has a namespace of its own."""
 
 import shutil
-from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from llmd_base.errors import KitError
@@ -9,7 +9,7 @@ from pod_cluster import PodCluster, programs
 
 
 @pytest.fixture(scope="session")
-def pod_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodCluster]:
+def pod_cluster(tmp_path_factory: pytest.TempPathFactory, shared_by_folder: ExitStack) -> PodCluster:
     missing = [name for name, path in programs().items() if not path.is_file()]
     missing += [name for name in ("bash", "bwrap", "ip", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
@@ -21,8 +21,6 @@ def pod_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodCluster
         if "does not allow" in error.message:
             pytest.skip(error.message)
         raise
-    try:
-        yield cluster
-    finally:
-        cluster.api.close()
-        cluster.cluster.stop()
+    shared_by_folder.callback(cluster.cluster.stop)
+    shared_by_folder.callback(cluster.api.close)
+    return cluster
