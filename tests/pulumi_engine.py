@@ -1,6 +1,7 @@
 """The engine of a test: where it keeps its own files, and a stack that starts the CLI seldom."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,10 +21,18 @@ def home_without_logs(folder: Path) -> str:
     return str(folder)
 
 
+@cache
+def _command() -> automation.PulumiCommand:
+    """The Pulumi CLI, which tells its version once: each start of it takes a sixth of a second."""
+    return automation.PulumiCommand()
+
+
 def new_stack(program: PulumiFn, options: automation.LocalWorkspaceOptions, name: str = "test") -> EngineStack:
     """A stack whose operations give no summary: a `StepRecorder` that hears them knows what changed."""
     project = options.project_settings or automation.ProjectSettings("llmd-oke", "python")
-    workspace = Workspace(options.work_dir, project_settings=project, env_vars=options.env_vars)
+    workspace = Workspace(
+        options.work_dir, project_settings=project, env_vars=options.env_vars, pulumi_command=_command()
+    )
     workspace.program = program
     return EngineStack(name, workspace, StackInitMode.CREATE)
 

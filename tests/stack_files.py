@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import yaml
 from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import config, planning
+from llmd_oke.values import read_yaml
 
 StackObject: TypeAlias = dict[str, Any]
 """A stack or a part of one, as YAML has it."""
@@ -97,7 +98,7 @@ def write(
 
 def read(name: str) -> StackObject:
     """The stack of one of the kit's own files."""
-    return yaml.safe_load((PROJECT / "stacks" / f"Pulumi.{name}.yaml").read_text())["config"]["llmd-oke:stack"]
+    return read_yaml(PROJECT / "stacks" / f"Pulumi.{name}.yaml")["config"]["llmd-oke:stack"]
 
 
 def plan(*models: StackObject, nodes: int = 9, **changes: object) -> planning.Plan:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
+from llmd_oke.values import read_yaml
 
 WORKFLOWS = Path(__file__).resolve().parents[1] / ".github" / "workflows"
 _EXPRESSION = re.compile(r"\$\{\{(.+?)\}\}")
@@ -64,7 +64,7 @@ class Runner:
 
     def job(self, workflow: str, name: str, expected: int = 0) -> dict[str, str]:
         """Run a job; return its outputs. Its first step that fails ends with the expected status, or none does."""
-        job: dict[str, Any] = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][name]
+        job: dict[str, Any] = read_yaml(WORKFLOWS / f"{workflow}.yml")["jobs"][name]
         said_env: dict[str, Any] = job.get("env") or {}
         self.contexts["env"] = {key: self.text(value) for key, value in said_env.items()}
         failed, steps = 0, dict[str, Any]()
@@ -85,7 +85,7 @@ class Runner:
 
     def step(self, workflow: str, job: str, name: str, expected: int = 0) -> None:
         """Run one step of a job, by its name, which ends with the expected status."""
-        steps: list[dict[str, Any]] = yaml.safe_load((WORKFLOWS / f"{workflow}.yml").read_text())["jobs"][job]["steps"]
+        steps: list[dict[str, Any]] = read_yaml(WORKFLOWS / f"{workflow}.yml")["jobs"][job]["steps"]
         (step,) = [step for step in steps if step.get("name") == name]
         status, _ = self._run(step)
         assert status == expected, self.shown

@@ -9,6 +9,7 @@ has one rank, or several of data parallelism, among which requests are spread as
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from llmd_bench.deployment import Parallelism
@@ -17,7 +18,7 @@ from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.planning import Memory
 from numpy.typing import NDArray
 
-from llmd_tuner.latency import LatencyModel
+from llmd_tuner.latency import LatencyModel, ServerLatency
 from llmd_tuner.waits import scv
 from llmd_tuner.workload import WorkloadClasses
 
@@ -147,7 +148,7 @@ def prefill_server(
 
 def decode_server(model: LatencyModel, workload: WorkloadClasses, parallelism: Parallelism, batch: int) -> DecodeServer:
     """Return a decode server under a workload, with room for `batch` sequences in each rank."""
-    batches, step_s = _steps(model, workload, parallelism, batch)
+    batches, step_s = _steps(model.server(parallelism), workload.context_tokens, batch)
     return DecodeServer(parallelism, batches, step_s, step_s, _rates(workload, batches, step_s))
 
 
@@ -157,16 +158,22 @@ def aggregated_server(
     """Return an aggregated server under a workload, with room for `batch` sequences in each rank: between two tokens of
     a request it also prefills new ones.
     """
-    batches, step_s = _steps(model, workload, prefill.parallelism, batch)
+    batches, step_s = _steps(model.server(prefill.parallelism), workload.context_tokens, batch)
     itl_s = step_s + (batches - 1) / workload.output_tokens * prefill.service_s
     return DecodeServer(prefill.parallelism, batches, step_s, itl_s, _rates(workload, batches, itl_s))
 
 
-def _steps(model: LatencyModel, workload: WorkloadClasses, parallelism: Parallelism, batch: int) -> tuple[Array, Array]:
-    """Return the batches of a rank up to `batch`, and the time of a step of each (`ServerLatency.decode_step_s`)."""
-    server, context_tokens = model.server(parallelism), workload.context_tokens
-    steps_s = [server.decode_step_s(size, context_tokens) for size in range(1, batch + 1)]
-    return np.arange(1, batch + 1, dtype=np.float64), np.array(steps_s)
+@lru_cache(maxsize=1024)
+def _steps(server: ServerLatency, context_tokens: float, batch: int) -> tuple[Array, Array]:
+    """Return the batches of a rank up to `batch`, and the time of a step of each (`ServerLatency.decode_step_s`).
+
+    A search asks for each server beside many others, so that only every sixth answer is computed.
+    """
+    batches = np.arange(1, batch + 1, dtype=np.float64)
+    steps_s = np.array([server.decode_step_s(size, context_tokens) for size in range(1, batch + 1)])
+    for answer in (batches, steps_s):
+        answer.flags.writeable = False
+    return batches, steps_s
 
 
 def _rates(workload: WorkloadClasses, batches: Array, itl_s: Array) -> Array:

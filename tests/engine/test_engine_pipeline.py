@@ -22,6 +22,7 @@ from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import module_folder
 from llmd_oke.operations.job_sign_in import ORGANIZATION, job_signed_in
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.oci_plugin.server import PluginOptions, start
 from llmd_rehearsal.programs import locate
 from pulumi_engine import home_without_logs
@@ -58,7 +59,7 @@ class Pipeline:
 
     def job(self, workflow: str, name: str, expected: int = 0) -> dict[str, str]:
         """Run a job in the environment that its workflow names."""
-        job = yaml.safe_load((ROOT / ".github" / "workflows" / f"{workflow}.yml").read_text())["jobs"][name]
+        job = read_yaml(ROOT / ".github" / "workflows" / f"{workflow}.yml")["jobs"][name]
         own = self.there.variables(self.runner.text(job["environment"])) if "environment" in job else {}
         self.runner.environment.update(own)
         return self.runner.job(workflow, name, expected)

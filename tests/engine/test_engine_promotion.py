@@ -17,6 +17,7 @@ import pytest
 import yaml
 from llmd_base.row import Row
 from llmd_oke.pipelines.records import ProjectChanges, StackSnapshot, TouchedStack
+from llmd_oke.values import read_yaml
 from stack_files import document, stack
 from test_engine_pipeline import SECRET, Pipeline, list_artifact, pipeline  # noqa: F401 - a fixture
 from workflows_for_tests import has_programs
@@ -57,7 +58,7 @@ class Repository:
     def write(self, name: str) -> None:
         """Commit a stack file whose tag names the network."""
         file = self.checkout / "stacks" / "Pulumi.reference.yaml"
-        encrypted = yaml.safe_load(file.read_text())
+        encrypted = read_yaml(file)
         nodes = 3 if name == "bigger" else 2
         encrypted["config"]["llmd-oke:stack"] = stack(nodes=nodes, tags={"freeform": {"network": name}})
         file.write_text(yaml.safe_dump(encrypted, sort_keys=False))

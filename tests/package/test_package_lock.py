@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-import yaml
+from llmd_oke.values import read_yaml
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -20,7 +20,7 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def test_the_component_package_is_installed_by_pip_into_its_own_environment():
-    plugin = yaml.safe_load((ROOT / "components" / "PulumiPlugin.yaml").read_text())
+    plugin = read_yaml(ROOT / "components" / "PulumiPlugin.yaml")
     assert plugin["runtime"] == {"name": "python", "options": {"toolchain": "pip", "virtualenv": "venv"}}
     assert not (ROOT / "components" / "pyproject.toml").exists()  # Pulumi would install that, too
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from llmd_oke import catalogue
 from llmd_oke.serving import gateway, picker_config, router
-from llmd_oke.values import values_folder
+from llmd_oke.values import read_yaml, values_folder
 from llmd_rehearsal.plugin_values import is_list, is_map
 from render_support import PROJECT, SHARED_DATA
 
@@ -96,7 +96,7 @@ def differences(release: str) -> dict[str, tuple[str, str]]:
 
 def table() -> Mapping[str, Any]:
     """The deviations that are meant, with their reasons."""
-    return yaml.safe_load((values_folder() / "router" / "deviations.yaml").read_text())
+    return read_yaml(values_folder() / "router" / "deviations.yaml")
 
 
 def rows(release: str) -> list[tuple[str, str]]:

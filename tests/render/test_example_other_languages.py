@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-import yaml
 from llmd_oke.testing import declared
+from llmd_oke.values import read_yaml
 from render_support import PROJECT
 from test_example_second_model import FirstStack
 
@@ -31,7 +31,7 @@ OPTIONAL = {"kubeconfig"}
 
 
 def project(name: str) -> dict[str, Any]:
-    return yaml.safe_load((EXAMPLES / name / "Pulumi.yaml").read_text())
+    return read_yaml(EXAMPLES / name / "Pulumi.yaml")
 
 
 def components(name: str) -> dict[str, dict[str, Any]]:

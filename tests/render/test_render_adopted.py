@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from llmd_oke.cli.main import app
 from llmd_oke.config import CONFIG_KEY
 from llmd_oke.program import program
 from llmd_oke.program.declare import declared
+from llmd_oke.values import read_yaml
 from terraform_states_for_tests import (
     CLUSTER,
     CLUSTER_ID,
@@ -36,7 +36,7 @@ def adopted(folder: Path, *words: str, status: int = 0, **files: Any) -> str:
 
 
 def stack_of(folder: Path) -> dict[str, Any]:
-    return yaml.safe_load((folder / "stacks" / "Pulumi.prod.yaml").read_text())["config"][CONFIG_KEY]
+    return read_yaml(folder / "stacks" / "Pulumi.prod.yaml")["config"][CONFIG_KEY]
 
 
 def test_adopting_an_oci_hpc_oke_cluster_takes_its_settings_from_terraforms_state(tmp_path: Path):

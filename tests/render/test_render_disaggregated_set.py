@@ -2,10 +2,9 @@
 
 import jsonschema
 import pytest
-import yaml
 from llmd_oke.catalogue.serving import leader_worker_sets
 from llmd_oke.operations.guards import gpus_of
-from llmd_oke.values import module_folder
+from llmd_oke.values import module_folder, read_yaml
 from render_support import selects
 from stack_files import created_stack, model
 from test_render_valid import without_unknown_fields
@@ -87,7 +86,7 @@ def test_a_disaggregatedset_is_valid_by_its_definition(together):
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent")
     name = next(file for file in source.files if "disaggregatedset" in file)
-    (served,) = yaml.safe_load((folder / source.folder / name).read_text())["spec"]["versions"]
+    (served,) = read_yaml(folder / source.folder / name)["spec"]["versions"]
     closed = without_unknown_fields(served["schema"]["openAPIV3Schema"]["properties"]["spec"])
     jsonschema.validate(both(together)["spec"], closed)
 

@@ -10,6 +10,7 @@ import yaml
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.serving.monitoring import ModelMonitoringArgs, monitoring_manifests
 from llmd_oke.testing import Rendered
+from llmd_oke.values import read_yaml
 from render_support import SHARED_DATA, selects
 from stack_files import created_stack
 from test_render_valid import without_unknown_fields
@@ -39,7 +40,7 @@ def test_pod_monitors_and_rules_are_valid_by_their_crds(watched: Rendered, kind:
     definition = SHARED_DATA / "crds" / f"monitoring.coreos.com_{KINDS[kind]}.yaml"
     if not definition.is_file():
         pytest.skip(f"{definition} is absent")
-    (served,) = yaml.safe_load(definition.read_text())["spec"]["versions"]
+    (served,) = read_yaml(definition)["spec"]["versions"]
     closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
     assert of_kind(watched, kind)
     for manifest in of_kind(watched, kind):

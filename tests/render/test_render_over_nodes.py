@@ -3,13 +3,12 @@
 import jsonschema
 import pulumi
 import pytest
-import yaml
 from llmd_oke import planning
 from llmd_oke.catalogue.serving import leader_worker_sets
 from llmd_oke.operations.guards import gpus_of
 from llmd_oke.planning.container_images import images_of
 from llmd_oke.program.access import ClusterIdentity
-from llmd_oke.values import module_folder
+from llmd_oke.values import module_folder, read_yaml
 from stack_files import created_stack, model, stack
 from test_render_valid import without_unknown_fields
 
@@ -56,7 +55,7 @@ def test_leaderworkersets_are_valid_by_their_crd(wide):
     folder = module_folder(source.module, source.version)
     if not folder.is_dir():
         pytest.skip(f"{folder} is absent")
-    (served,) = yaml.safe_load((folder / source.folder / next(iter(source.files))).read_text())["spec"]["versions"]
+    (served,) = read_yaml(folder / source.folder / next(iter(source.files)))["spec"]["versions"]
     closed = without_unknown_fields(served["schema"]["openAPIV3Schema"]["properties"]["spec"])
     for name in NAMES:
         jsonschema.validate(leader_worker_set(wide, name)["spec"], closed)

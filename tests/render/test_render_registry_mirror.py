@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-import yaml
 from golden_stacks import CHOICES, COMPONENTS, varied_stack
 from llmd_oke import planning
 from llmd_oke.catalogue import operators, release_names
@@ -25,6 +24,7 @@ from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.serving.acceptance import request
 from llmd_oke.serving.jobs import Evaluation, evaluation_job
 from llmd_oke.testing import Declared, Rendered
+from llmd_oke.values import read_yaml
 from render_support import PROJECT, SHARED_DATA
 from stack_files import StackObject, cluster_layer, created_stack, model, read, stack
 
@@ -224,7 +224,7 @@ def test_every_image_in_a_charts_values_is_set_by_the_kit(name: str):
     published = SHARED_DATA / "chart-values" / CHART_VALUES[name]
     if not published.is_file():
         pytest.skip(f"{published} is absent")
-    brought = set(image_places(yaml.safe_load(published.read_text())))
+    brought = set(image_places(read_yaml(published)))
     brought |= SUB_CHARTS if name == "kube-prometheus-stack" else set()
     named = {".".join(place.at) for place in operators.operator(name).images}
     off = {place for place in brought if any(place == key or place.startswith(f"{key}.") for key in SWITCHED_OFF[name])}

@@ -2,9 +2,9 @@
 
 import jsonschema
 import pytest
-import yaml
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.testing import without_hash
+from llmd_oke.values import read_yaml
 from render_support import SHARED_DATA
 from test_render_valid import without_unknown_fields
 
@@ -44,7 +44,7 @@ def test_scaledobjects_are_valid_by_their_crd(scaled):
     definition = SHARED_DATA / "crds" / "keda.sh_scaledobjects.yaml"
     if not definition.is_file():
         pytest.skip(f"{definition} is absent")
-    (served,) = yaml.safe_load(definition.read_text())["spec"]["versions"]
+    (served,) = read_yaml(definition)["spec"]["versions"]
     closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
     for name in (PREFILL, DECODE):
         jsonschema.validate(scaled.kubernetes("ScaledObject", name), {**closed, "additionalProperties": True})

@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-import yaml
 from lightkube.models.apps_v1 import Deployment
+from llmd_oke.values import read_yaml
 from render_support import SHARED_DATA
 
 MODULES = {
@@ -80,7 +80,7 @@ def test_custom_objects_are_valid_by_their_crds(stack):
         definition = SHARED_DATA / "crds" / f"{group}_{manifest['kind'].lower()}s.yaml"
         if not definition.is_file():
             pytest.skip(f"{definition} is absent")
-        (served,) = [v for v in yaml.safe_load(definition.read_text())["spec"]["versions"] if v["name"] == version]
+        (served,) = [v for v in read_yaml(definition)["spec"]["versions"] if v["name"] == version]
         closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
         jsonschema.validate(manifest, {**closed, "additionalProperties": True})
 

@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import yaml
 from llmd_oke.catalogue.container_images import lock
+from llmd_oke.values import read_yaml
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 from audit import main, programs_of_images
@@ -285,6 +285,6 @@ def test_every_image_of_the_kit_has_an_audited_program_or_a_reason_for_none():
     assert {package.ecosystem for package in programs_of_images(ROOT)} == {"Bitnami", "Go", "PyPI"}
     versions = {package.name: package.version for package in programs_of_images(ROOT)}
     assert all(version[0].isdigit() for version in versions.values())
-    listed = yaml.safe_load((ROOT / "values" / "container-images" / "advisories.yaml").read_text())
+    listed = read_yaml(ROOT / "values" / "container-images" / "advisories.yaml")
     locked = {reference.rpartition(":")[0] for reference in lock().images}
     assert {*listed["programs"], *listed["unknown"]} == locked

@@ -12,6 +12,7 @@ from llmd_oke.catalogue.releases import default_release
 from llmd_oke.config import stacks
 from llmd_oke.pipelines.comment import MARK
 from llmd_oke.pipelines.stages import MAX_STAGES
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.program_definitions import definitions
 from llmd_rehearsal.programs import locate
 
@@ -61,7 +62,7 @@ FROM_OUTSIDE = re.compile(r"\$\{\{")
 
 
 def workflow(name: str) -> dict[str, Any]:
-    return yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
+    return read_yaml(ROOT / ".github" / "workflows" / f"{name}.yml")
 
 
 def jobs() -> dict[tuple[str, str], dict[str, Any]]:

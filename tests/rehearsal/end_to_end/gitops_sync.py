@@ -8,7 +8,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from lightkube import Client
 from lightkube.codecs import from_dict
 from lightkube.config.kubeconfig import KubeConfig
@@ -18,6 +17,7 @@ from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
+from llmd_oke.values import read_yaml
 
 
 def register(client: Client) -> None:
@@ -54,9 +54,9 @@ def pods(client: Client) -> str:
 
 
 def sync(client: Client, folder: Path, limit_s: float) -> None:
-    files = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    files = read_yaml(folder / "kustomization.yaml")["resources"]
     for wave, names in groupby(files, key=lambda name: name[:2]):
-        manifests = [yaml.safe_load((folder / name).read_text()) for name in names]
+        manifests = [read_yaml(folder / name) for name in names]
         for manifest in manifests:
             try:
                 client.apply(from_dict(manifest), field_manager="argocd-controller", force=True)

@@ -14,6 +14,7 @@ import guide_objects
 import pytest
 import yaml
 from llmd_oke.catalogue.releases import crd_manifests, default_release
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.inventory import BEHIND_GATEWAY
 from llmd_rehearsal.programs import locate
 from terraform_states_for_tests import POOL, guide_deployment, objects, state
@@ -109,7 +110,7 @@ class Adoption:
     def change(self, router: Mapping[str, Any] | None = None, **changes: Any) -> None:
         """Change keys of the stack file, and the router of its model."""
         file = self.project.folder / "stacks" / f"Pulumi.{self.stack}.yaml"
-        stack = yaml.safe_load(file.read_text())["config"]["llmd-oke:stack"]
+        stack = read_yaml(file)["config"]["llmd-oke:stack"]
         if router is not None:
             stack["models"][0]["router"] = dict(router)
         file.write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {**stack, **changes}}}))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from llmd_oke.values import read_yaml
 from user_project import Project, model
 from workflows_for_tests import GH, Runner, checkout_of, has_programs
 
@@ -53,7 +53,7 @@ class Repository:
     def deployed(self) -> dict[str, Any]:
         """The stack as the rehearsal's engine has it."""
         copy = self.checkout / ".rehearsal" / STACK / "project" / "stacks" / f"Pulumi.{STACK}.yaml"
-        return yaml.safe_load(copy.read_text())["config"]["llmd-oke:stack"]
+        return read_yaml(copy)["config"]["llmd-oke:stack"]
 
     def git(self, *words: str) -> str:
         own = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com", "-c", "core.hooksPath=/dev/null"]

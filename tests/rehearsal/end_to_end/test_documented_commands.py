@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from certificates_for_tests import certificate, private_key
 from llmd_oke.config import stack_file
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.inventory import WATCHING
 from llmd_rehearsal.programs import locate
 from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL
@@ -83,7 +83,7 @@ def rehearsed(project: Project) -> Project:
     key = private_key()
     (project.folder / "privkey.pem").write_text(key.pem)
     (project.folder / "fullchain.pem").write_text(certificate(key, "llm.example.com").chain)
-    rehearsed = yaml.safe_load(stack_file(deployed(project), STACK).read_text())["config"]["llmd-oke:stack"]
+    rehearsed = read_yaml(stack_file(deployed(project), STACK))["config"]["llmd-oke:stack"]
     project.write(BY_HAND, **{**rehearsed, "namespace": BY_HAND})
     rendered = project.command("render", "--stack", BY_HAND, "--output", str(project.folder / "deploy" / STACK))
     assert rendered.status == 0, rendered.errors

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from llmd_bench.files import read_rows
 from llmd_oke.operations.locks import until
+from llmd_oke.values import read_yaml
 from user_project import LIMIT_S, Ended, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
@@ -108,7 +109,7 @@ def test_an_interrupted_experiment_keeps_its_finished_measurements(life: Life) -
 def test_each_measured_load_of_an_experiment_has_benchmark_reports_v0_1_and_v0_2(life: Life) -> None:
     for stage in life.folder.glob("*/*-s0"):
         files = [stage / f"{name},_{stage.name}.yaml" for name in ("benchmark_report_v0.2", "benchmark_report")]
-        assert [yaml.safe_load(file.read_text())["version"] for file in files] == ["0.2", "0.1"]
+        assert [read_yaml(file)["version"] for file in files] == ["0.2", "0.1"]
 
 
 def test_the_comparison_of_an_experiment_says_that_its_figures_were_rehearsed(life: Life) -> None:

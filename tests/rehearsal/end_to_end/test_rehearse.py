@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 from llmd_bench.report_format import BenchmarkReport
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN
 from llmd_rehearsal.namespaces import identity_of, members_of
 from user_project import PLANTED, Ended, Project, model
@@ -96,7 +96,7 @@ def test_all_prompts_of_the_benchmark_are_prefilled_remotely(life: Life) -> None
 
 def test_the_benchmark_report_is_stored_and_says_which_parts_were_simulated(life: Life, project: Project) -> None:
     (file,) = (project.folder / "reports" / DISAGGREGATED / "latest").glob("benchmark_report_v0.2*")
-    report = BenchmarkReport.model_validate(yaml.safe_load(file.read_text()))
+    report = BenchmarkReport.model_validate(read_yaml(file))
     assert report.version == "0.2"
     assert "vLLM" in " ".join(life.left_alone.document["simulated"])
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from llmd_base.row import Basis
 from llmd_bench.files import read_rows
+from llmd_oke.values import read_yaml
 from user_project import LIMIT_S, Ended, Project, model
 
 STACK = "tuned"
@@ -82,7 +82,7 @@ def _watched(project: Project, load: Callable[[], Ended]) -> tuple[Ended, Ended]
 
 def _entry(project: Project) -> dict[str, Any]:
     """The model's entry in the stack file."""
-    document = yaml.safe_load((project.folder / "stacks" / f"Pulumi.{STACK}.yaml").read_text())
+    document = read_yaml(project.folder / "stacks" / f"Pulumi.{STACK}.yaml")
     return document["config"]["llmd-oke:stack"]["models"][0]
 
 

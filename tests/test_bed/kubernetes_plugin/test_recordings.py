@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-import yaml
 from kubernetes_control_plane import ControlPlane, free_port
 from kubernetes_recordings import Action, Replay
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
 from llmd_rehearsal.kubernetes_plugin.server import start
 
@@ -89,7 +89,7 @@ def _make_namespace(api: httpx2.Client, name: str) -> None:
 
 def _install(api: httpx2.Client, definition: Path) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    body = yaml.safe_load(definition.read_text())
+    body = read_yaml(definition)
     answer = api.post(path, json=body)
     if answer.status_code != httpx2.codes.CONFLICT:  # another test of this control plane has installed it
         answer.raise_for_status()

@@ -6,7 +6,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import yaml
 from llmd_base.progress import SilentProgress
 from llmd_oke.access import registry as registries
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
@@ -17,6 +16,7 @@ from llmd_oke.cli.main import app
 from llmd_oke.operations.findings import Verdict
 from llmd_oke.operations.registries import chart_findings, registry_findings
 from llmd_oke.planning.container_images import UsedImage
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.programs import locate
 from registry_for_tests import AMD64, ARM64
 from registry_program import RegistryProgram
@@ -108,7 +108,7 @@ def test_the_lock_file_gets_digests_of_images_and_charts_and_moved_tags_are_repo
         "llmd_oke.operations.registries.kit_images", lambda: (chart.artifact, image(registry, "locked"))
     )
     assert CliRunner().invoke(app, ["images", "update"]).exit_code == 0
-    locked = yaml.safe_load(path.read_text())["images"]
+    locked = read_yaml(path)["images"]
     assert {name: entry["digest"] for name, entry in locked.items()} == {
         f"{registry.address}/charts/gpu:1.0.0": of_chart,
         f"{registry.address}/{REPOSITORY}:locked": of_image,
@@ -130,7 +130,7 @@ def test_the_lock_file_has_null_and_a_reason_as_digest_of_an_unpullable_image(
     monkeypatch.setattr("llmd_oke.operations.registries.lock_file", lambda: path)
     monkeypatch.setattr("llmd_oke.operations.registries.kit_images", lambda: (wanted,))
     CliRunner().invoke(app, ["images", "update"])
-    (entry,) = yaml.safe_load(path.read_text())["images"].values()
+    (entry,) = read_yaml(path)["images"].values()
     assert entry["digest"] is None
     assert "gives own/private to nobody who isn't signed in" in entry["reason"]
 

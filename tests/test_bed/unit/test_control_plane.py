@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import NameOID
+from llmd_oke.values import read_yaml
 from llmd_rehearsal import control_plane
 
 
@@ -96,7 +96,7 @@ def test_every_file_in_a_control_plane_processs_arguments_exists(prepared):
 
 
 def test_the_administrators_kubeconfig_needs_no_other_file_and_is_private(prepared):
-    content = yaml.safe_load(prepared.kubeconfig.read_text())
+    content = read_yaml(prepared.kubeconfig)
     assert content["clusters"][0]["cluster"]["server"] == "https://10.244.0.1:6443"
     authority = base64.b64decode(content["clusters"][0]["cluster"]["certificate-authority-data"])
     assert authority == prepared.pki.authority.certificate.read_bytes()

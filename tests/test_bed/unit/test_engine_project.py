@@ -14,6 +14,7 @@ from llmd_base.errors import KitError
 from llmd_oke import __version__, planning
 from llmd_oke.config import stack_file, validate
 from llmd_oke.planning.front_door_secrets import read_secrets
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_project, install_package, runtime
 from llmd_rehearsal.front_door import front_door_secrets, rehearsed_front_door
 from llmd_rehearsal.inventory import language_programs
@@ -39,7 +40,7 @@ def test_a_preview_uses_a_copy_of_the_project_with_the_encryption_salt_of_the_st
     deployed.write_text(f"encryptionsalt: v1:salt\n{deployed.read_text()}")
     before = deployed.read_text()
     previewed = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0", PREVIEWED)
-    written = yaml.safe_load(stack_file(previewed.folder, "s").read_text())
+    written = read_yaml(stack_file(previewed.folder, "s"))
     assert written["encryptionsalt"] == "v1:salt"
     stack = written["config"]["llmd-oke:stack"]
     assert written["config"]["llmd-oke:rehearsed"] is True
@@ -65,7 +66,7 @@ def test_a_rehearsals_project_copy_keeps_plain_config_values_of_the_projects_pro
     own = {"mine:replicas": "2", "mine:token": {"secure": "v1:x"}, "oci:region": "us-ashburn-1"}
     stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {"release": "r"}, **own}}))
     copy = copy_project(project, "s", tmp_path / "state", "r").folder
-    config = yaml.safe_load(stack_file(copy, "s").read_text())["config"]
+    config = read_yaml(stack_file(copy, "s"))["config"]
     assert config["mine:replicas"] == "2"
     assert not {"mine:token", "oci:region", "llmd-oke:rehearsedRouter"} & config.keys()
 
@@ -74,7 +75,7 @@ def test_a_rehearsals_project_copy_merges_the_stack_file_with_its_base_file(proj
     stack_file(project, "s").write_text("config: {llmd-oke:stack: {base: shared.yaml, namespace: dev}}")
     (project / "stacks" / "shared.yaml").write_text("release: llm-d-0.6.0\nnamespace: shared\n")
     copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder
-    written = yaml.safe_load(stack_file(copy, "s").read_text())["config"]["llmd-oke:stack"]
+    written = read_yaml(stack_file(copy, "s"))["config"]["llmd-oke:stack"]
     assert written == {"release": "llm-d-0.6.0", "namespace": "dev"}
 
 
@@ -92,7 +93,7 @@ def test_a_front_door_is_rehearsed_with_generated_secrets(project: Path, tmp_pat
 
     def written() -> dict[str, Any]:
         copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.9.0")
-        return yaml.safe_load(stack_file(copy.folder, "s").read_text())["config"]
+        return read_yaml(stack_file(copy.folder, "s"))["config"]
 
     config = written()
     plan = planning.plan(validate(config["llmd-oke:stack"])).front_door
@@ -143,7 +144,7 @@ def test_a_pulumi_program_in_another_language_is_copied_with_a_link_to_its_packa
     copy = copy_project(project, "s", project / ".rehearsal" / "s", "llm-d-0.7.0").folder
     assert sorted(path.name for path in copy.iterdir()) == ["Pulumi.yaml", "index.ts", "node_modules", "stacks"]
     assert (copy / "node_modules").resolve() == project / "node_modules"
-    assert yaml.safe_load((copy / "Pulumi.yaml").read_text())["packages"] == {"random": "random"}
+    assert read_yaml(copy / "Pulumi.yaml")["packages"] == {"random": "random"}
     assert (runtime(project), runtime(copy)) == ("nodejs", "nodejs")
 
 
@@ -167,7 +168,7 @@ def test_the_secret_with_a_front_doors_certificate_is_made_as_a_user_would(proje
     front = stack(frontDoor={**door, "exposure": "internal"}, networkPolicies={"engine": "existing"})
     stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": front}}))
     state = tmp_path / "state"
-    config = yaml.safe_load(stack_file(copy_project(project, "s", state, "llm-d-0.9.0").folder, "s").read_text())
+    config = read_yaml(stack_file(copy_project(project, "s", state, "llm-d-0.9.0").folder, "s"))
     assert config["config"]["llmd-oke:stack"]["frontDoor"] == door
     assert "llmd-oke:frontDoorCertificate" not in config["config"]
     (secret,) = front_door_secrets(planning.plan(validate(front)), state)
@@ -190,7 +191,7 @@ def test_credentials_of_model_sources_are_made_for_a_rehearsal_and_stay(project:
     def written(**given: Any) -> dict[str, Any]:
         stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": document, **given}}))
         copy = copy_project(project, "s", tmp_path / "state", "r")
-        return yaml.safe_load(stack_file(copy.folder, "s").read_text())["config"]
+        return read_yaml(stack_file(copy.folder, "s"))["config"]
 
     without, config = written(), written(**secure)
     assert "llmd-oke:huggingFaceToken" not in without

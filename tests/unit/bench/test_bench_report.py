@@ -12,6 +12,7 @@ from llmd_bench.reports import BenchmarkReportV01, store
 from llmd_bench.smoke import smoke
 from llmd_bench.smoke_request import Check, SmokeLimits
 from llmd_bench.tables import checks_table, render
+from llmd_oke.values import read_yaml
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -19,7 +20,7 @@ GUIDE = Path(__file__).parent / "data/published-guide-report-v0.1.yaml"
 
 
 def published():
-    return BenchmarkReportV01.model_validate(yaml.safe_load(GUIDE.read_text()))
+    return BenchmarkReportV01.model_validate(read_yaml(GUIDE))
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_the_link_latest_leads_to_the_newest_stored_benchmark(result, tmp_path):
     assert stored.folder == tmp_path / "dev" / "20260302T120000Z"
     assert (tmp_path / "dev/latest").resolve() == stored.folder
     assert stored.report.name == "benchmark_report_v0.2,_smoke.yaml"
-    assert yaml.safe_load(stored.report.read_text())["run"]["uid"] == result.run
+    assert read_yaml(stored.report)["run"]["uid"] == result.run
     assert json.loads(stored.summary.read_text())["passed"] is True
     lines = [json.loads(line) for line in stored.requests.read_text().splitlines()]
     assert [line["index"] for line in lines] == list(range(8))

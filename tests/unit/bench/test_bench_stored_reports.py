@@ -1,5 +1,4 @@
 import pytest
-import yaml
 from llmd_base.row import Basis
 from llmd_bench.load.records import read_lines
 from llmd_bench.readers import read
@@ -7,6 +6,7 @@ from llmd_bench.report import build_report
 from llmd_bench.reports import REPORT_FILE, REPORT_FILE_V01, BenchmarkReportV01, store, to_v01
 from llmd_bench.rows import smoke_row, split_copies
 from llmd_bench.smoke import smoke
+from llmd_oke.values import read_yaml
 
 FACTS = {"config_hash": "3f9a01c2", "price_usd_per_hour": 24.0}
 
@@ -47,7 +47,7 @@ def test_a_report_of_version_0_1_names_the_load_generator_as_its_format_allows(r
 
 
 def test_a_benchmark_report_is_also_stored_in_version_0_1(result, tmp_path):
-    older = yaml.safe_load((store(result, tmp_path, "dev", model="gpt-oss-120b").folder / REPORT_FILE_V01).read_text())
+    older = read_yaml(store(result, tmp_path, "dev", model="gpt-oss-120b").folder / REPORT_FILE_V01)
     assert older["version"] == "0.1"
     assert BenchmarkReportV01.model_validate(older).metrics.requests.total == 8
 

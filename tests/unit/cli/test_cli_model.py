@@ -13,7 +13,7 @@ from llmd_oke.access.hugging_face import ModelFile
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_oke.catalogue.project import project_problems
 from llmd_oke.cli.model import app
-from llmd_oke.values import open_project
+from llmd_oke.values import open_project, read_yaml
 from model_configs import FOLDER, config_of
 from typer.testing import CliRunner
 
@@ -64,7 +64,7 @@ def test_model_add_writes_an_entry_into_the_project_only_once(tmp_path: Path):
     assert "--force replaces it" in refusal(*arguments)
     assert path.read_text() == "mine"
     assert run(*arguments, "--force").exit_code == 0
-    assert yaml.safe_load(path.read_text())["name"] == "large-model-32b"
+    assert read_yaml(path)["name"] == "large-model-32b"
     assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 

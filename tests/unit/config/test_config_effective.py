@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llmd_base.errors import InvalidStack, KitError, Problem
 from llmd_oke import config, planning
 from llmd_oke.config.yaml_files import text_of
+from llmd_oke.values import read_yaml
 from stack_files import created_stack, model, stack
 
 SHARED = stack(models=[model(name="chat", copies=1), model(name="code", engine={"maxNumSeqs": 64})])
@@ -225,7 +225,7 @@ def test_each_merged_value_is_found_in_the_file_that_is_named_as_its_origin(
     project: Path, own: dict[str, Any], base: dict[str, Any]
 ):
     effective = merged(project, own, base)
-    files = {source.name: yaml.safe_load((project / source.name).read_text()) for source in effective.sources}
+    files = {source.name: read_yaml(project / source.name) for source in effective.sources}
     for steps, leaf in leaves(effective.value):
         origin = reduce(lambda place, step: place.part(step), steps, effective.origin)
         document = files[origin.source.name]

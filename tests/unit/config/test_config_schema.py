@@ -7,11 +7,11 @@ from typing import Any
 import jsonschema
 import pytest
 import stack_files
-import yaml
 from llmd_base.errors import InvalidStack
 from llmd_oke import config
 from llmd_oke.cli.main import app
 from llmd_oke.config.schema import stack_file_schema
+from llmd_oke.values import read_yaml
 from project_entries import model_entry, write_entry
 from stack_files import model, stack
 from typer.testing import CliRunner
@@ -45,7 +45,7 @@ def test_the_stack_file_schema_is_valid_json_schema(schema: dict[str, Any], vali
 @pytest.mark.parametrize("validator", VALIDATORS)
 @pytest.mark.parametrize("path", sorted(STACKS.glob("Pulumi.*.yaml")), ids=lambda path: path.name)
 def test_every_stack_file_is_valid_by_the_schema_and_refers_to_it(schema: dict[str, Any], path: Path, validator: Any):
-    validator(schema).validate(yaml.safe_load(path.read_text()))
+    validator(schema).validate(read_yaml(path))
     assert path.read_text().startswith("# yaml-language-server: $schema=./schema.json\n")
 
 

@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import pytest
-import yaml
 from experiments_for_tests import CLOSED, OPEN, experiment, project, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import config, planning
+from llmd_oke.values import read_yaml
 from llmd_rehearsal import deployer as rehearsed
 from llmd_tuner.experiments import deployer, preparation
 from llmd_tuner.experiments.preparation import RunOptions, forecast_of, pack
@@ -87,7 +87,7 @@ def test_an_experiment_on_a_created_cluster_deploys_a_separate_serving_stack(tmp
 
 def test_an_experiments_stack_file_keeps_other_config_and_is_removed_at_the_end(tmp_path: Path):
     project(tmp_path)
-    written = yaml.safe_load(deployer.write(tmp_path, "s", {"layer": "serving"}).read_text())
+    written = read_yaml(deployer.write(tmp_path, "s", {"layer": "serving"}))
     assert written["encryptionsalt"] == "v1:salt"
     assert written["config"] == {"llmd-oke:stack": {"layer": "serving"}, "llmd-oke:other": "kept"}
     deployer.remove(tmp_path, "s")

@@ -11,6 +11,7 @@ from llmd_oke.config import read
 from llmd_oke.operations import redaction
 from llmd_oke.operations.previews import Preview, ResourceChange
 from llmd_oke.operations.redaction import PLACEHOLDER, compared, preview_project, without_secrets
+from llmd_oke.values import read_yaml
 from stack_files import document, stack, write
 
 PLANTED = "planted-secret"
@@ -83,7 +84,7 @@ def test_the_project_copy_for_previews_without_secrets_has_placeholders_for_them
     (project / "stacks").mkdir(parents=True)
     (project / "Pulumi.yaml").write_text("name: llmd-oke\n")
     file = write(project, "prod", stack(), {"llmd-oke:huggingFaceToken": {"secure": PLANTED}})
-    sealed = yaml.safe_load(file.read_text()) | {"encryptionsalt": PLANTED}
+    sealed = read_yaml(file) | {"encryptionsalt": PLANTED}
     sealed["config"]["llmd-oke:imageLinks"] = {"mi300x": {"secure": PLANTED}}
     file.write_text(yaml.safe_dump(sealed))
     redaction._copy(project, tmp_path / "copy")

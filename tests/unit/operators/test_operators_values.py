@@ -7,7 +7,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 from llmd_oke import catalogue
 from llmd_oke.catalogue import container_images, operators
 from llmd_oke.catalogue.container_images import Lock, LockedDigest
@@ -16,6 +15,7 @@ from llmd_oke.operators import rdma_network
 from llmd_oke.operators.helm_operators import chart_values, device_config
 from llmd_oke.planning.container_images import kit_images
 from llmd_oke.planning.gpu_stack import tolerations
+from llmd_oke.values import read_yaml
 from llmd_rehearsal.kubernetes_plugin import charts
 from pydantic import ValidationError
 
@@ -43,7 +43,7 @@ def published_values(name: str) -> Any:
     local = source.folder() / "values.yaml" if source.module else Path("absent")
     for path in (published, local):
         if path.is_file():
-            return yaml.safe_load(path.read_text())
+            return read_yaml(path)
     pytest.skip(f"there is neither {published} nor {local}")
 
 
@@ -181,7 +181,7 @@ def test_custom_resources_are_valid_by_their_crds(definition, manifest):
     path = SHARED_DATA / "crds" / f"{definition}.yaml"
     if not path.is_file():
         pytest.skip(f"{path} is absent")
-    definition = yaml.safe_load(path.read_text())
+    definition = read_yaml(path)
     group, _, version = manifest["apiVersion"].partition("/")
     (served,) = [item for item in definition["spec"]["versions"] if item["name"] == version]
     assert (definition["spec"]["group"], definition["spec"]["names"]["kind"]) == (group, manifest["kind"])

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from llmd_oke.pipelines.gitlab import JOBS_FILE, promotion_pipeline, stacks_pipeline
 from llmd_oke.pipelines.stages import read_stages
+from llmd_oke.values import read_yaml
 from stack_files import PROJECT
 
 FILES = (PROJECT / ".gitlab-ci.yml", PROJECT / JOBS_FILE)
@@ -92,7 +93,7 @@ def test_the_gitlab_comment_job_needs_preview_and_rehearsal_of_each_touched_stac
 
 
 def test_all_gitlab_jobs_run_in_one_image_with_the_locked_digest():
-    known = yaml.safe_load((PROJECT / "values" / "container-images" / "lock.yaml").read_text())["images"]
+    known = read_yaml(PROJECT / "values" / "container-images" / "lock.yaml")["images"]
     name, _, digest = jobs()[".kit"]["image"].partition("@")
     assert known[name]["digest"] == digest
     assert {job["image"] for job in jobs().values() if "image" in job} == {jobs()[".kit"]["image"]}

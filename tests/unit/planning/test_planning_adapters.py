@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.values import open_project, values_folder
+from llmd_oke.values import open_project, read_yaml, values_folder
 from stack_files import model, plan, problems
 
 REVISION = "a" * 40
@@ -75,7 +75,7 @@ def test_adapters_are_refused_with_a_release_not_known_to_support_them():
 
 
 def test_adapters_are_refused_with_a_router_not_known_to_rewrite_names(tmp_path: Path):
-    release = yaml.safe_load((values_folder() / "releases" / "llm-d-0.6.0.yaml").read_text())
+    release = read_yaml(values_folder() / "releases" / "llm-d-0.6.0.yaml")
     release["name"] = "older"
     del release["router"]["rewrites"], release["former_names"]
     (tmp_path / "values" / "releases").mkdir(parents=True)

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-import yaml
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
+from llmd_oke.values import read_yaml
 from llmd_tuner.fidelity import (
     FidelityContext,
     KnownFigures,
@@ -252,13 +252,13 @@ def guide_fixture():
     ],
 )
 def test_the_kits_copy_of_the_llm_d_guides_latencies_equals_the_published_report(guide, field, key):
-    source = yaml.safe_load(REPORT.read_text())["metrics"]["latency"][key]
+    source = read_yaml(REPORT)["metrics"]["latency"][key]
     told = getattr(guide, field).model_dump(exclude_none=True)
     assert told == pytest.approx({name: 1000 * source[name] for name in told}, rel=1e-3)
 
 
 def test_the_kits_copy_of_the_llm_d_guides_throughput_equals_the_published_one(guide):
-    source = yaml.safe_load(REPORT.read_text())["metrics"]["throughput"]
+    source = read_yaml(REPORT)["metrics"]["throughput"]
     assert guide.output_tokens_per_s == pytest.approx(source["output_tokens_per_sec"], rel=1e-3)
     assert guide.concurrency == pytest.approx(source["requests_per_sec"] * (guide.e2e_ms.mean or 0) / 1000, rel=2e-3)
 
