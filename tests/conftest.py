@@ -106,8 +106,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def shared_by_folder(pytestconfig: pytest.Config) -> ExitStack:
-    """What the tests of a folder of `SHARED` run. It ends with the folder's last test, as other tests need the
-    processors that control planes, endpoint pickers and model servers take even when nobody asks them.
+    """Programs that the tests of a folder of `SHARED` run together. They end with the folder's last test, as control
+    planes, endpoint pickers and model servers take processor time even when nobody asks them.
     """
     return pytestconfig.stash.setdefault(_SHARED, ExitStack())
 

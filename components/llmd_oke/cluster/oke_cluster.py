@@ -326,6 +326,8 @@ async def _obstacle(api_server: str, name: str, authority: ssl.SSLContext) -> st
         ) from error
     except ConnectionRefusedError:
         return "connection refused"
+    except ssl.SSLError as error:  # its text has a line number of Python's own source
+        return f"TLS failed ({error.reason})"
     except (OSError, TimeoutError) as error:
         return str(error) or "no answer"
     return ""

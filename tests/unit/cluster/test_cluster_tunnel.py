@@ -78,7 +78,7 @@ async def test_a_missing_tunnel_is_reported_with_the_commands_that_open_one(tmp_
     assert "up --tunnel" in (late.value.remedy or "")
 
 
-@pytest.mark.parametrize(("answer", "cause"), [(b"", "no answer"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "SSL")])
+@pytest.mark.parametrize(("answer", "cause"), [(b"", "no answer"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "TLS failed")])
 async def test_a_tunnel_behind_which_nothing_speaks_tls_is_reported_with_the_cause(
     own: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch, answer: bytes, cause: str
 ):
