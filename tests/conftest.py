@@ -30,7 +30,7 @@ settings.load_profile("kit")
 
 SHARED = ("tests/test_bed/kubernetes_plugin", "tests/test_bed/pods")
 """Folders whose tests share a control plane; side by side, each of them runs in one process."""
-_SHARED = pytest.StashKey[ExitStack]()
+_SHARED_PROGRAMS = pytest.StashKey[ExitStack]()
 
 END_TO_END = "tests/rehearsal/end_to_end"
 LONGEST = (
@@ -109,14 +109,14 @@ def shared_by_folder(pytestconfig: pytest.Config) -> ExitStack:
     """Programs that the tests of a folder of `SHARED` run together. They end with the folder's last test, as control
     planes, endpoint pickers and model servers take processor time even when nobody asks them.
     """
-    return pytestconfig.stash.setdefault(_SHARED, ExitStack())
+    return pytestconfig.stash.setdefault(_SHARED_PROGRAMS, ExitStack())
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """End what a folder's tests share after its last test."""
-    if _SHARED in item.config.stash and (nextitem is None or _unit(nextitem.nodeid) != _unit(item.nodeid)):
-        item.config.stash[_SHARED].close()
+    if _SHARED_PROGRAMS in item.config.stash and (nextitem is None or _unit(nextitem.nodeid) != _unit(item.nodeid)):
+        item.config.stash[_SHARED_PROGRAMS].close()
 
 
 @pytest.fixture(autouse=True)

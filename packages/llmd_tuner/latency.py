@@ -283,11 +283,11 @@ class ServerLatency:
 
     def _sequence_s(self, context_tokens: float) -> float:
         """Return the seconds that each sequence with a context of `context_tokens` adds to a decode step."""
-        sequence_s, key_value_s, full_layers, window_layers, window_tokens = self._sequence_terms
-        read = full_layers * context_tokens
-        if window_layers:
-            read += window_layers * min(context_tokens, window_tokens)
-        return sequence_s + read * key_value_s
+        sizes = self.model.sizes
+        sequence_s, key_value_s = self._sequence_terms
+        full = sizes.full_layers * context_tokens
+        window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
+        return sequence_s + (full + window) * key_value_s
 
     def _routed(self, tokens: int) -> float:
         """Return the share of its experts that the busiest GPU reads for `tokens` of each rank."""
@@ -381,10 +381,8 @@ class ServerLatency:
         return factor / rate / self.tensor_parallel_size
 
     @cached_property
-    def _sequence_terms(self) -> tuple[float, float, int, int, int]:
-        """Terms of the time that a sequence adds to a decode step: the seconds of the sequence itself, the seconds of
-        the KV cache of one token of context in one layer, and how many layers read all tokens or a window of so many.
-        """
+    def _sequence_terms(self) -> tuple[float, float]:
+        """Seconds of each sequence, and of the KV cache of one token of context in one layer that has one."""
         sizes, factors, hardware = self.model.sizes, self.model.factors, self.model.hardware
         byte_s = self._byte_s
         compute = 2 * (sizes.decode_parameters + self._parameters_in_wait) / hardware.flops / self.tensor_parallel_size
@@ -393,7 +391,7 @@ class ServerLatency:
         sequence_s += self._exchange_token_s
         copies = sizes.key_value_copies(self.tensor_parallel_size)
         cached = copies * sizes.key_value_bytes_per_token / max(1, sizes.layers - sizes.layers_without_attention)
-        return sequence_s, cached * byte_s, sizes.full_layers, sizes.window_layers, sizes.window_tokens
+        return sequence_s, cached * byte_s
 
 
 @lru_cache(maxsize=256)

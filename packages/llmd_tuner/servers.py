@@ -167,7 +167,7 @@ def aggregated_server(
 def _steps(server: ServerLatency, context_tokens: float, batch: int) -> tuple[Array, Array]:
     """Return the batches of a rank up to `batch`, and the time of a step of each (`ServerLatency.decode_step_s`).
 
-    A search asks for each server beside many others, so that only every sixth answer is computed.
+    A search asks for each server beside several others; answers are shared, so that nobody may write to them.
     """
     batches = np.arange(1, batch + 1, dtype=np.float64)
     steps_s = np.array([server.decode_step_s(size, context_tokens) for size in range(1, batch + 1)])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from llmd_oke import catalogue
 from llmd_oke.serving import gateway, picker_config, router
-from llmd_oke.values import read_yaml, values_folder
+from llmd_oke.values import read_yaml, read_yaml_documents, values_folder
 from llmd_rehearsal.plugin_values import is_list, is_map
 from render_support import PROJECT, SHARED_DATA
 
@@ -45,7 +45,7 @@ def upstream(release: str) -> Objects:
     """Return what the chart renders, by kind and name; skip where the recording is absent."""
     if not CHARTS[release].is_file():
         pytest.skip(f"{CHARTS[release]} is absent")
-    return _by_name(yaml.safe_load_all(CHARTS[release].read_text()))
+    return _by_name(read_yaml_documents(CHARTS[release]))
 
 
 def ours(release: str) -> Objects:
@@ -151,9 +151,7 @@ def page_file() -> Path:
 
 def _by_name(manifests: Any) -> Objects:
     return {
-        f"{manifest['kind']} {manifest['metadata']['name'].replace(UNIT, '<unit>')}": manifest
-        for manifest in manifests
-        if manifest
+        f"{manifest['kind']} {manifest['metadata']['name'].replace(UNIT, '<unit>')}": manifest for manifest in manifests
     }
 
 

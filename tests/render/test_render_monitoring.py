@@ -6,11 +6,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.serving.monitoring import ModelMonitoringArgs, monitoring_manifests
 from llmd_oke.testing import Rendered
-from llmd_oke.values import read_yaml
+from llmd_oke.values import read_yaml, read_yaml_documents
 from render_support import SHARED_DATA, selects
 from stack_files import created_stack
 from test_render_valid import without_unknown_fields
@@ -52,7 +51,7 @@ def test_each_router_has_the_upstream_charts_monitor_except_for_token_and_versio
     """The picker gives metrics without a token; the Service's version changes with updates."""
     if not UPSTREAM.is_file():
         pytest.skip(f"{UPSTREAM} is absent")
-    (theirs,) = [item for item in yaml.safe_load_all(UPSTREAM.read_text()) if item and item["kind"] == "ServiceMonitor"]
+    (theirs,) = [item for item in read_yaml_documents(UPSTREAM) if item["kind"] == "ServiceMonitor"]
     (ours,) = of_kind(watched, "ServiceMonitor")
     (endpoint,) = theirs["spec"]["endpoints"]
     del endpoint["authorization"]

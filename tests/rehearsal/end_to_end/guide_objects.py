@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from gitops_sync import is_ready, register
 from lightkube import Client
 from lightkube.codecs import from_dict
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from llmd_oke.values import read_yaml_documents
 
 LIMIT_S = 300
 NAMESPACE = "llm-d"
@@ -78,7 +78,7 @@ def servers(deployment: Mapping[str, Any], image: str, sidecar: str) -> dict[str
 
 def router(chart: Path) -> list[dict[str, Any]]:
     """The objects of a rendered chart, with the guide's plug-ins and its pods in the InferencePool."""
-    objects: list[dict[str, Any]] = [item for item in yaml.safe_load_all(chart.read_text()) if item]
+    objects: list[dict[str, Any]] = read_yaml_documents(chart)
     for item in objects:
         if item["kind"] == "ConfigMap" and "pd-config.yaml" in item["data"]:
             item["data"]["pd-config.yaml"] = PLUGINS

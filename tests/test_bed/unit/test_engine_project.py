@@ -54,9 +54,7 @@ def test_a_stack_cut_for_vllm_itself_is_deployed_as_one_with_random_weights(proj
     stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": document}}))
     fitting = cut(validate(document), 16, 2)
     whole, reduced = (
-        yaml.safe_load(
-            stack_file(copy_project(project, "s", tmp_path / name, "llm-d-0.9.0", cut=of).folder, "s").read_text()
-        )
+        read_yaml(stack_file(copy_project(project, "s", tmp_path / name, "llm-d-0.9.0", cut=of).folder, "s"))
         for name, of in (("whole", None), ("cut", fitting))
     )
     assert ["llmd-oke:randomWeights" in made["config"] for made in (whole, reduced)] == [False, True]
