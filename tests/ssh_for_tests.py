@@ -1,6 +1,5 @@
 """An `ssh` that forwards nothing: it listens where `-L` says, and goes when its connections were planned to."""
 
-import socket
 import sys
 from pathlib import Path
 
@@ -19,13 +18,6 @@ with socket.create_server(("127.0.0.1", port)) as server:
         server.accept()[0].close()
     server.accept()
 """
-
-
-def free_port() -> int:
-    """A port of this machine for it to listen at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def put_ssh(folder: Path, *runs: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from llmd_oke.serving import client_access, client_requests, envoy
 from llmd_oke.serving.client_access import CLIENT_HEADER, PRIORITY_HEADER
 from llmd_oke.serving.client_requests import ClientObjectives
@@ -55,9 +56,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     program = locate("envoy")
     if program is None:
         pytest.skip("there is no `envoy` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number: int = free.getsockname()[1]
+    number = free_port()
     folder: Path = tmp_path_factory.mktemp("objectives")
     config = folder / "envoy.json"
     config.write_text(json.dumps({"static_resources": {"listeners": [chain(number)]}}))

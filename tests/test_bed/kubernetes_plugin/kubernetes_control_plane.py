@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import ssl
 import subprocess
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import httpx2
 import yaml
+from free_ports import free_port
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 READY_LIMIT_S = 120
@@ -23,12 +23,6 @@ def program(name: str) -> Path:
 
 def missing_programs() -> list[str]:
     return [name for name in PROGRAMS if not program(name).is_file()]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @dataclass(frozen=True)

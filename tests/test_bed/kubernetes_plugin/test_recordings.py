@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from kubernetes_control_plane import ControlPlane, free_port
+from free_ports import free_port
+from kubernetes_control_plane import ControlPlane
 from kubernetes_recordings import Action, Replay
 from llmd_oke.values import read_yaml
 from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import httpx2
 import pulumi
 import pytest
+from free_ports import free_port
 from listening import Listener
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
@@ -235,28 +235,21 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-@pytest.fixture
 def time_scale() -> float:
     """Wall seconds for a second of OCI's."""
     return 0.0001
 
 
 @pytest.fixture
-def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, time_scale: float) -> Iterator[Kit]:
+def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_scale: float) -> Iterator[Kit]:
     pulumi_program = Path(os.environ["LLMD_OKE_PROGRAMS"]) / "pulumi"
     if not pulumi_program.is_file():
         pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
     monkeypatch.setenv("PATH", f"{pulumi_program.parent}:{os.environ['PATH']}")
     (tmp_path / "kubeconfig.yaml").write_text(KUBECONFIG)
-    nodes, faults = Nodes(), tmp_path / "oci-faults.yaml"
+    nodes, faults, port = Nodes(), tmp_path / "oci-faults.yaml", free_port()
     files = (tmp_path / "kubeconfig.yaml", tmp_path / "journal.jsonl", faults)
-    server = start(0, PluginOptions(*files, nodes, time_scale, rest_port=free_port))
+    server = start(0, PluginOptions(*files, nodes, time_scale, rest_port=port))
     environment = {
         "PULUMI_CONFIG_PASSPHRASE": "none",
         "PULUMI_DEBUG_PROVIDERS": f"oci:{server.port}",
@@ -266,7 +259,7 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, time_sc
     backend = automation.ProjectBackend(f"file://{tmp_path}")
     project = automation.ProjectSettings("oci", "python", backend=backend)
     options = automation.LocalWorkspaceOptions(str(tmp_path), project_settings=project, env_vars=environment)
-    yield Kit(nodes, faults, options, _program, f"http://127.0.0.1:{free_port}")
+    yield Kit(nodes, faults, options, _program, f"http://127.0.0.1:{port}")
     server.stop()
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import httpx2
+from free_ports import free_port
 from llmd_oke.catalogue.models import CatalogueModel
 from llmd_rehearsal.real_vllm.tiny_models import tiny_model
 from llmd_rehearsal.vllm.startup import catalogue_model
 from llmd_tuner.latency import window_blocks
 from prometheus_client.parser import text_string_to_metric_families
-from real_servers import CONTEXT, MODEL, READY_S, free_port, process, server, wait_for
+from real_servers import CONTEXT, MODEL, READY_S, process, server, wait_for
 from real_vllm_for_tests import need_real_vllm
 
 Kind = Literal["ours", "0.26.0", "0.30.0"]

@@ -1,7 +1,6 @@
 """vLLM itself on a processor, as fixtures of tests start it."""
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from free_ports import free_port
 from llmd_base.progress import SilentProgress
 from llmd_rehearsal.real_vllm import tiny_models
 from llmd_rehearsal.real_vllm.differences import environment_on_processor, on_processor
@@ -20,13 +20,6 @@ MODEL = "m"
 CONTEXT = 4096
 TINY = TinyModel("rehearsal/tiny", "llama", CONTEXT)
 READY_S = 240
-
-
-def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
 
 
 def variables_of(vllm: RealVllm, environment: Mapping[str, str]) -> dict[str, str]:

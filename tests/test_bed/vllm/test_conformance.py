@@ -17,10 +17,11 @@ from typing import Any
 import httpx2
 import pytest
 from conformance_client import MODEL, seen
+from free_ports import free_port
 from llmd_base.progress import SilentProgress
 from llmd_rehearsal.programs import locate
 from llmd_rehearsal.real_vllm.tiny_models import ensure_files
-from real_servers import READY_S, TINY, free_port, process, wait_for
+from real_servers import READY_S, TINY, process, wait_for
 from real_servers import server as server_of
 from real_vllm_for_tests import need_real_vllm
 from tiny_drafts import eagle3_draft

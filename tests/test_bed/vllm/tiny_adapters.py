@@ -10,13 +10,14 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from free_ports import free_port
 from llmd_base.progress import SilentProgress
 from llmd_pods.prewarm import adapters
 from llmd_pods.prewarm.places import CacheFolder
 from llmd_rehearsal.real_vllm import tiny_models
 from llmd_rehearsal.real_vllm.differences import on_processor
 from llmd_rehearsal.real_vllm.environment import RealVllm
-from real_servers import CONTEXT, READY_S, TINY, free_port, process, variables_of
+from real_servers import CONTEXT, READY_S, TINY, process, variables_of
 
 REPOSITORY, COMMIT = "rehearsal/tiny", "c" * 40
 LIST, RANK = "tiny-adapters", 8

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.access import tunnel
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.access.tunnel import NotYet, SshFailed, Tunnel, TunnelIntervals, TunnelTarget
 from oci_for_tests import CLUSTER, FakeOci, Sequence
-from ssh_for_tests import free_port, put_ssh
+from ssh_for_tests import put_ssh
 
 BASTIONS = [
     {"id": "elsewhere", "targetVcnId": "other", "lifecycleState": "ACTIVE"},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 from llmd_base.errors import KitError
 from llmd_oke.access import tunnel
 from llmd_oke.access.sign_in import SignIn
@@ -14,7 +15,7 @@ from llmd_oke.cli import main, token
 from llmd_oke.cli.tunnel import tunnel_options_of
 from llmd_oke.config import validate
 from oci_for_tests import CLUSTER, FakeOci, Sequence
-from ssh_for_tests import free_port, put_ssh
+from ssh_for_tests import put_ssh
 from stack_files import cluster_layer, existing_cluster, write
 
 STACK = cluster_layer(cluster={"network": {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}})

@@ -2,24 +2,21 @@
 
 import asyncio
 import os
-import socket
 
 import aiohttp
 import pytest
 from aiohttp import test_utils
+from free_ports import free_port
 from llmd_oke.catalogue import shape
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.server import Control, Simulation
 
-HOST = "127.0.0.2"
-"""An address of loopback at which no test beside this one listens, whatever port it was given."""
+HOST = "127.0.0.1"
 
 
 @pytest.fixture(name="port")
 def port_fixture():
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture(name="startup_scale")

@@ -1,9 +1,9 @@
 """Containers of a server that spans nodes: they meet, and lose each other."""
 
 import asyncio
-import socket
 
 import pytest
+from free_ports import free_port
 from llmd_rehearsal.vllm.command import ServerNode
 from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.groups import RankGroup
@@ -13,9 +13,7 @@ NODES = 3
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_port()
 
 
 async def join(port: int, rank: int, wait_s: float = 20) -> RankGroup:

@@ -1,12 +1,12 @@
 """KV cache events of simulated servers: what is told of prompts' blocks, and the messages that carry it."""
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 import zmq
+from free_ports import free_port
 from llmd_rehearsal.vllm.command import KvEventSettings, settings
 from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.kv_events import BlockRemoved, BlockStored, EventBatch, EventPublisher
@@ -61,9 +61,7 @@ def test_a_server_without_a_kv_events_config_publishes_no_kv_cache_events(serve:
 
 
 def test_a_subscriber_gets_kv_cache_events_as_topic_sequence_number_and_messagepack():
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = free_port()
     publisher = EventPublisher(KvEventSettings(port, "kv@10.0.0.1:8000@m"), 0, None)
     batch = EventBatch(1.5, [BlockRemoved(block_hashes=[7], medium="GPU", group_idx=0)], 0)
     with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
