@@ -35,10 +35,9 @@ from llmd_base.progress import PlainProgress, Progress
 from llmd_base.records import document
 from llmd_bench.files import read_rows
 from llmd_oke.operations.locks import until
-from llmd_rehearsal import rehearsal
+from llmd_rehearsal import rehearsal, running_rehearsals
 from llmd_rehearsal.oci_plugin.faults import parse_rule
-from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.rehearsal import RehearsalSettings
+from llmd_rehearsal.rehearsal_settings import PluginChoice, RehearsalSettings
 from rehearsed_stack import CYCLE, Blow, End, Operation, RehearsedStack, errors_of, kill
 from serving_faults import NODES, VICTIMS, Loss
 
@@ -426,7 +425,7 @@ def _rehearsed(source: Path, stack: str, change: Change, progress: Progress) -> 
             settings = RehearsalSettings(plugin=PluginChoice.STAND_IN)
             yield RehearsedStack(project, rehearsal.prepare(project.folder, stack, settings, progress))
         finally:
-            rehearsal.down(project.folder, stack)
+            running_rehearsals.down(project.folder, stack)
 
 
 def _without_smoke(document: Mapping[str, Any]) -> dict[str, Any]:

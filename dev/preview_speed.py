@@ -27,12 +27,12 @@ from llmd_oke import planning
 from llmd_oke.config import read
 from llmd_oke.config.model import MAX_COPIES
 from llmd_oke.values import cache_folder
-from llmd_rehearsal import engine_operations, rehearsal
+from llmd_rehearsal import engine_operations, rehearsal, running_rehearsals
 from llmd_rehearsal.cluster_plan import PLUGIN_PORTS
 from llmd_rehearsal.cluster_spec import end_of_log
 from llmd_rehearsal.engine_project import copy_project
-from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
+from llmd_rehearsal.rehearsal import Prepared
+from llmd_rehearsal.rehearsal_settings import PluginChoice, RehearsalSettings
 
 INSTANT_PORT = 9390
 PREVIEW_TIMEOUT_S = 600.0
@@ -236,7 +236,7 @@ def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress
             timings = bench.beside_plain(runs)
             return Result(*timings, bench.growing(runs, sizes, timings[0].resources))
         finally:
-            rehearsal.down(rehearsed.folder, rehearsed.stack)
+            running_rehearsals.down(rehearsed.folder, rehearsed.stack)
 
 
 @dataclass(frozen=True)

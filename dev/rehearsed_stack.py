@@ -22,8 +22,8 @@ from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress
 from llmd_rehearsal import engine_operations, rehearsal
 from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest
-from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
+from llmd_rehearsal.rehearsal import Prepared
+from llmd_rehearsal.rehearsal_settings import PluginChoice, RehearsalSettings
 
 Operation = Literal["up", "refresh", "destroy"]
 CYCLE: tuple[Operation, ...] = ("up", "refresh", "destroy")

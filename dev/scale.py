@@ -30,11 +30,11 @@ from typing import Any
 from bench_projects import BenchProject, with_change
 from llmd_base.errors import KitError
 from llmd_base.progress import PlainProgress, Progress
-from llmd_rehearsal import engine_operations, rehearsal
+from llmd_rehearsal import engine_operations, rehearsal, running_rehearsals
 from llmd_rehearsal.engine_project import checkpoint_file, latest
 from llmd_rehearsal.local_cluster import LocalCluster
-from llmd_rehearsal.plugins import PluginChoice
-from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
+from llmd_rehearsal.rehearsal import Prepared
+from llmd_rehearsal.rehearsal_settings import PluginChoice, RehearsalSettings
 from preview_speed import GROWTH_LIMIT, system_nodes
 
 SIZES = ((8, 32), (16, 64), (32, 128), (64, 256))
@@ -173,7 +173,7 @@ def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) ->
         scale, total_mib = prepared.time_scale.scale, sum(highest.values())
         return StackCost(models, nodes, len(known), scale, cluster_s, update_s, again_s, total_mib, dict(largest))
     finally:
-        rehearsal.down(project.folder, project.stack)
+        running_rehearsals.down(project.folder, project.stack)
 
 
 @contextmanager

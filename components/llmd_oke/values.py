@@ -121,6 +121,17 @@ def open_project(project: Path | None) -> None:
         clear()
 
 
+def require_project(project: Path) -> None:
+    """Check that a directory contains a project.
+
+    Raises:
+        KitError: the directory has no Pulumi.yaml.
+    """
+    if not (project / "Pulumi.yaml").is_file():
+        remedy = "Go to the project's folder, or name it: --project FOLDER, or LLMD_OKE_PROJECT in the environment."
+        raise KitError(f"There is no Pulumi.yaml in {project.resolve()}, so this is no project.", remedy)
+
+
 def is_checkout(project: Path) -> bool:
     """Tell whether a project is a checkout of the kit, whose `values/` are the kit's own."""
     return (project / "components" / "llmd_oke").is_dir()

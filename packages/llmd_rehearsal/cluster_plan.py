@@ -42,8 +42,9 @@ from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.private_registry import PrivateRegistry, private_registry
 from llmd_rehearsal.programs import LocalProgram
-from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice
+from llmd_rehearsal.real_vllm.choice import RealRehearsal
 from llmd_rehearsal.real_vllm.differences import real_vllm_data
+from llmd_rehearsal.rehearsal_settings import MEMORY_GIB, PROGRAMS, SCALING_SPEED, SECONDS_TO_START, USUAL, VllmChoice
 from llmd_rehearsal.source_credentials import valid_credentials_file
 from llmd_rehearsal.time_scale import RULE_TIME_SCALE
 
@@ -63,23 +64,6 @@ OCI_FAULTS_FILE = "oci-faults.yaml"
 """Name of the optional file, in the local cluster's folder, with rules for requests to OCI that fail."""
 
 POD_NETWORK = f"{control_plane.NODE_ADDRESS}/16"
-
-SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
-"""Key, in `ClusterSpec.facts`, of the simulated servers' start time in seconds, and its value if no start time was
-set.
-"""
-
-MEMORY_GIB = "memory_gib"
-"""Key, in `ClusterSpec.facts`, of the memory in GiB that all programs of the rehearsal together may take, for which the
-stack's servers were reduced in number; set only in rehearsals with vLLM itself.
-"""
-
-SCALING_SPEED = "scaling_speed"
-"""Key, in `ClusterSpec.facts`, of the scaling speed (seconds of scaling for each wall second); set only if the stack is
-scaled by load.
-"""
-PROGRAMS = "programs"
-"""Key, in `ClusterSpec.facts`, of the names and versions of the programs that run in pods."""
 
 _PROMETHEUS_RESTARTS = 5
 """Limit of restarts; a real StatefulSet restarts Prometheus without a limit."""

@@ -13,7 +13,9 @@ from llmd_tuner.experiments.deployer import Deployed, RehearsalRunner
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.cluster_plan import programs_in_pods
 from llmd_rehearsal.engine_operations import pre_scale_down, run_engine
-from llmd_rehearsal.rehearsal import Prepared, RehearsalSettings
+from llmd_rehearsal.rehearsal import Prepared
+from llmd_rehearsal.rehearsal_settings import RehearsalSettings, running_settings
+from llmd_rehearsal.running_rehearsals import down, phase, run_command
 from llmd_rehearsal.time_scale import ProcessorDemand, choose_time_scale, processors
 
 
@@ -44,7 +46,7 @@ class RehearsedDeployer:
 
     def run(self, argv: Sequence[str]) -> int:
         """Run a program inside the local cluster and return its exit code."""
-        return rehearsal.run_command(self._project, self._derived, argv, env=self._environment)
+        return run_command(self._project, self._derived, argv, env=self._environment)
 
     def teardown(self, progress: Progress) -> None:
         """Destroy the deployed models with the real engine; keep the local cluster for the next deployment."""
@@ -54,7 +56,7 @@ class RehearsedDeployer:
     def close(self, progress: Progress) -> None:
         """Stop the local cluster and delete the stack file that was derived for the experiment."""
         progress.step("ending the rehearsal")
-        rehearsal.down(self._project, self._derived)
+        down(self._project, self._derived)
         deployer.remove(self._project, self._stack)
 
 
@@ -81,9 +83,9 @@ class RehearsalBackend:
             KitError: no rehearsal of the stack is up, or the stack file has changes that aren't deployed.
         """
         remedy = f"Rehearse it: llmd-oke rehearse --stack {stack}"
-        if rehearsal.phase(project, stack) != "ready":
+        if phase(project, stack) != "ready":
             raise KitError(f"The stack {stack} is not up in a rehearsal.", remedy)
-        prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+        prepared = rehearsal.prepare(project, stack, running_settings(project, stack), progress)
         progress.step("looking whether what is up is what the stack file has")
         preview = run_engine(prepared, "preview", progress)
         if set(preview["changes"]) - {"same", "read"}:
@@ -92,7 +94,7 @@ class RehearsalBackend:
 
     def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run a program inside a stack's rehearsal and return its exit code."""
-        return rehearsal.run_command(project, stack, argv, env=environment)
+        return run_command(project, stack, argv, env=environment)
 
 
 def _deployed(prepared: Prepared, result: Mapping[str, Any]) -> Deployed:

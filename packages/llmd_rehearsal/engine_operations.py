@@ -34,7 +34,8 @@ from llmd_rehearsal.engine_project import (
     mend,
 )
 from llmd_rehearsal.local_cluster import command_line
-from llmd_rehearsal.rehearsal import Prepared, inside_environment
+from llmd_rehearsal.rehearsal import Prepared
+from llmd_rehearsal.running_rehearsals import inside_environment
 
 ENGINE_END_TIMEOUT_S = 30.0
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from threading import Timer
 from typing import Final
@@ -21,6 +20,7 @@ from llmd_oke.sdk_modules import plugin_version
 
 from llmd_rehearsal.downloads import NO_DOWNLOADS, architecture, mirror
 from llmd_rehearsal.programs import LocalProgram, refusal
+from llmd_rehearsal.rehearsal_settings import PluginChoice
 
 EXECUTABLE: Final = "pulumi-resource-kubernetes"
 ANSWER_TIMEOUT_S: Final = 20.0
@@ -30,16 +30,6 @@ SERVER: Final = "https://get.pulumi.com/releases/plugins"
 """Base URL from which Pulumi's engine downloads Pulumi's own plug-ins, for real deployments too."""
 
 _FETCH_TIMEOUT_S = 300.0
-
-
-class PluginChoice(StrEnum):
-    """Choice of Pulumi's Kubernetes plug-in or its stand-in; `auto` is the real plug-in if it is available and supports
-    the whole stack.
-    """
-
-    AUTO = "auto"
-    REAL = "real"
-    STAND_IN = "stand-in"
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,27 @@
-"""Rehearsal of a stack as seen from the host: preparation, engine operations, commands inside, and end."""
+"""Preparation of a stack's rehearsal: its plan, programs and local cluster."""
 
-import re
-import shutil
-import signal
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
 
 from llmd_base.errors import InvalidStack, KitError
 from llmd_base.progress import Progress
 from llmd_base.records import record
 from llmd_oke import catalogue, config, planning
-from llmd_oke.operations.pulumi_cli import end_group
 from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
-from llmd_oke.values import cache_folder
 
 from llmd_rehearsal import cluster_plan, plugins, time_scale
 from llmd_rehearsal.autoscaling import ScalingTime, is_scaled, keda_parts
 from llmd_rehearsal.cluster_plan import (
-    MEMORY_GIB,
     OCI_FAULTS_FILE,
-    SCALING_SPEED,
-    SECONDS_TO_START,
-    USUAL,
     RehearsedCluster,
     further_programs,
     pod_environment,
     preinstalled_definitions,
     programs_in_pods,
 )
-from llmd_rehearsal.cluster_spec import POLICIES_FILE, ClusterRecord
+from llmd_rehearsal.cluster_spec import POLICIES_FILE
 from llmd_rehearsal.engine_project import (
     OCI_FOLDER,
     runtime,
@@ -48,48 +37,20 @@ from llmd_rehearsal.inventory import (
 from llmd_rehearsal.local_cluster import LocalCluster, start_reason
 from llmd_rehearsal.oci_plugin.faults import FaultRule
 from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
-from llmd_rehearsal.plugins import KubernetesPlugin, PluginChoice, choose_plugin
+from llmd_rehearsal.plugins import KubernetesPlugin, choose_plugin
 from llmd_rehearsal.real_vllm import environment
-from llmd_rehearsal.real_vllm.choice import RealRehearsal, VllmChoice, choose_stack, real_version
+from llmd_rehearsal.real_vllm.choice import RealRehearsal, choose_stack, real_version
 from llmd_rehearsal.real_vllm.choice import prepare as prepare_real
 from llmd_rehearsal.real_vllm.tiny_models import TinyModel
 from llmd_rehearsal.real_vllm.topologies import CutStack, available_gib
+from llmd_rehearsal.rehearsal_settings import RehearsalSettings, VllmChoice, running_settings
+from llmd_rehearsal.running_rehearsals import phase, rehearsal_folder
 from llmd_rehearsal.time_scale import TimeScale
 from llmd_rehearsal.vllm.command import NIXL_CONNECTORS
-
-COMMAND_END_TIMEOUT_S = 60.0
-
-_ENDED_BY_SIGNAL = 128
-"""Number that shells add to the signal number for the exit code of a command that a signal ended."""
-
-FOLDER = ".rehearsal"
 
 _CLUSTER_FOLDERS = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
 """Folders with the data of a local cluster (control plane, engine, node agent, OCI), deleted before another one starts.
 """
-
-
-@dataclass(frozen=True)
-class RehearsalSettings:
-    """Options of a rehearsal.
-
-    `time_scale` is the wall seconds that simulated servers take for one second of work on real hardware; None keeps the
-    scale of a running rehearsal, or else chooses one for the stack and this machine. `probe_time_scale` is wall seconds
-    for one second of probes' durations. `startup_s` is the wall time in seconds that each simulated server takes to
-    start; None is about one second. `scaling_speed` is seconds of scaling by load in one second of wall time; None
-    keeps the speed of a running rehearsal, or else is the default. If `vllm` chooses vLLM itself, servers and probes
-    run in wall time, and `memory_gib` is the memory that was available at the start. `after` is another project, whose
-    stack of the same name is deployed first.
-    """
-
-    time_scale: float | None = None
-    probe_time_scale: float = 0.1
-    plugin: PluginChoice = PluginChoice.AUTO
-    startup_s: float | None = None
-    scaling_speed: float | None = None
-    vllm: VllmChoice = VllmChoice.SIMULATED
-    memory_gib: int | None = None
-    after: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -145,43 +106,6 @@ def unenforced_policies(state: Path) -> tuple[str, ...]:
     file = state / POLICIES_FILE
     why = file.read_text() if file.exists() else ""
     return (f"NetworkPolicies (declared; not enforced, as this machine can't filter packets: {why})",) if why else ()
-
-
-_STACK_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
-"""Pulumi's rule for stack names, without `.` and `..`."""
-
-
-def rehearsal_folder(project: Path, stack: str) -> Path:
-    """Return the folder of a stack's rehearsal.
-
-    Raises:
-        KitError: the name isn't a valid stack name. A path could lead out of the project, and `down` deletes files.
-    """
-    if not _STACK_NAME.fullmatch(stack):
-        accepted = "A name has letters, digits, dots, hyphens and underscores, as in stacks/Pulumi.<name>.yaml."
-        raise KitError(f"{stack!r} is no name of a stack.", accepted)
-    return project / FOLDER / stack
-
-
-def cluster_record(project: Path, stack: str) -> ClusterRecord | None:
-    """Return the record of a stack's local cluster; None if there is none."""
-    return LocalCluster(rehearsal_folder(project, stack)).status()
-
-
-def phase(project: Path, stack: str) -> str:
-    """Return the phase of a stack's local cluster: `ready`, `starting`, `stopping`, `failed`, or `gone` if there is
-    none.
-    """
-    record = cluster_record(project, stack)
-    return record.phase if record else "gone"
-
-
-def restarts(project: Path, stack: str) -> dict[str, int]:
-    """Return the restarted processes of a stack's local cluster by name, with the number of restarts."""
-    record = cluster_record(project, stack)
-    if record is None:
-        return {}
-    return {name: process.restarts for name, process in record.processes.items() if process.restarts}
 
 
 def prepare(project: Path, stack: str, settings: RehearsalSettings, progress: Progress) -> Prepared:
@@ -302,25 +226,6 @@ def _scaling_time(
     return ScalingTime(settings.scaling_speed or running or keda_parts().speed, time_scale)
 
 
-def running_settings(project: Path, stack: str) -> RehearsalSettings:
-    """Return the settings of a stack's running local cluster; the defaults if there is none."""
-    record = cluster_record(project, stack)
-    if record is None:
-        return RehearsalSettings()
-    names = ("time_scale", "probe_time_scale", SCALING_SPEED)
-    scales = {name: float(record.facts[name]) for name in names if name in record.facts}
-    plugin, _, _version = record.facts.get("kubernetes_plugin", PluginChoice.AUTO).partition(" ")
-    start = record.facts.get(SECONDS_TO_START, USUAL)
-    return RehearsalSettings(
-        **scales,
-        plugin=PluginChoice(plugin),
-        startup_s=None if start == USUAL else float(start),
-        vllm=VllmChoice.REAL if MEMORY_GIB in record.facts else VllmChoice.SIMULATED,
-        memory_gib=int(record.facts[MEMORY_GIB]) if MEMORY_GIB in record.facts else None,
-        after=None,
-    )
-
-
 def _start(prepared: Prepared, progress: Progress) -> str:
     """Start the local cluster unless it already runs from an equal spec; return why it was started, or an empty
     text.
@@ -340,55 +245,6 @@ def _start(prepared: Prepared, progress: Progress) -> str:
     reason = start_reason(prepared.cluster.status(), spec)
     prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
     return reason
-
-
-def inside_environment(state: Path) -> dict[str, str]:
-    """Return the environment variables of all commands in a local cluster, given its folder: kubeconfig and cache."""
-    return {"KUBECONFIG": str(state / "kubeconfig.yaml"), "LLMD_OKE_CACHE": str(cache_folder())}
-
-
-def run_command(
-    project: Path,
-    stack: str,
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    output: TextIO | None = None,
-    interruptible: bool = False,
-) -> int:
-    """Run a command inside a stack's local cluster, with the caller's standard output, and return its exit code.
-
-    The executables beside this Python, among them `llmd-oke`, are on the command's PATH. Ctrl-C ends the command; with
-    `interruptible`, the command gets SIGINT and up to a minute to end, and counts as ended by SIGINT.
-
-    Raises:
-        KitError: the stack's local cluster isn't up.
-    """
-    cluster = LocalCluster(rehearsal_folder(project, stack))
-    path = f"{sysconfig.get_path('scripts')}:{cluster.environment()['PATH']}"
-    environment = {**inside_environment(cluster.folder.path), "PATH": path, **(env or {})}
-    with cluster.process_inside(argv, env=environment, folder=project, output=output) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            if not interruptible:
-                raise
-            end_group(process, COMMAND_END_TIMEOUT_S, signal.SIGINT)
-            return _ENDED_BY_SIGNAL + signal.SIGINT
-
-
-def down(project: Path, stack: str) -> bool:
-    """End a stack's local cluster and delete its files except logs; return whether there were such files."""
-    cluster = LocalCluster(rehearsal_folder(project, stack))
-    if not cluster.folder.path.is_dir():
-        return False
-    cluster.stop()
-    files = [
-        path for path in cluster.folder.path.iterdir() if path not in {cluster.folder.logs, cluster.folder.lock_file}
-    ]
-    for path in files:
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    return bool(files)
 
 
 def have_programs(progress: Progress) -> Inventory:

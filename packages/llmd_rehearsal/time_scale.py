@@ -13,13 +13,10 @@ from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.values import Entry, entry_reader
 from llmd_tuner.latency_models import latency_model_of
 
+from llmd_rehearsal.rehearsal_settings import SLOWEST
+
 RULE_TIME_SCALE = 1 / 60
 """Wall seconds for one second of alert rules' windows and `for` durations: a minute takes one second."""
-
-SLOWEST = 100.0
-"""Largest time scale of a rehearsal (wall seconds for one second on real hardware), also the limit of
-`--time-scale`.
-"""
 
 
 class ProcessorWork(Entry):

@@ -12,10 +12,11 @@ from llmd_oke import catalogue
 from llmd_oke.cli import console, init, options
 from llmd_oke.cli.first_answers import MOST_GPUS, ClusterChoice, OciAccess, PlaceOptions, ServersOptions, first_answers
 from llmd_oke.cli.options import with_option_groups
-from llmd_oke.config import StackConfig, require_project
+from llmd_oke.config import StackConfig
 from llmd_oke.operations.first_stack import Adopted, FirstStack, Target
 from llmd_oke.operations.guide_deployments import READ, GuideDeployment, catalogue_model, read_deployments
 from llmd_oke.operations.terraform_states import TerraformCluster, read_cluster
+from llmd_oke.values import require_project
 
 USUAL_NAMESPACE = str(StackConfig.model_fields["namespace"].default)
 OTHER_NAMESPACE = "llmd-oke"

@@ -21,9 +21,10 @@ from llmd_oke.cli.options import with_option_groups
 from llmd_oke.cli.plan_summary import show_summary
 from llmd_oke.cli.questions import NOT_WRITTEN
 from llmd_oke.cli.topology_search import FoundTopologies, FoundTopology, ServingNeeds, topology_search
-from llmd_oke.config import require_project, stack_file
+from llmd_oke.config import stack_file
 from llmd_oke.operations.first_stack import FirstStack, Target, checked
 from llmd_oke.planning import Plan
+from llmd_oke.values import require_project
 
 _SPARE_NODES = 4
 """Additional nodes to try, beyond those that the topology's GPUs fill, until its placement is reported

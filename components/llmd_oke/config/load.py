@@ -14,7 +14,7 @@ from llmd_oke.config.deprecated_keys import KeyReplacement, with_current_keys
 from llmd_oke.config.effective import EffectiveStack, StackSource, effective_stack
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
-from llmd_oke.values import open_project
+from llmd_oke.values import open_project, require_project
 
 _NAME = re.compile(r"(?:\w[\w.-]*/){0,2}\w[\w.-]*", re.ASCII)
 """Name of a stack, optionally preceded by organization and project."""
@@ -36,17 +36,6 @@ def stack_file(project: Path, stack: str) -> Path:
 def stacks(project: Path) -> list[str]:
     """Return the names of the stacks that have a file, sorted."""
     return sorted(path.name[len("Pulumi.") : -len(".yaml")] for path in (project / "stacks").glob("Pulumi.*.yaml"))
-
-
-def require_project(project: Path) -> None:
-    """Check that a directory contains a project.
-
-    Raises:
-        KitError: the directory has no Pulumi.yaml.
-    """
-    if not (project / "Pulumi.yaml").is_file():
-        remedy = "Go to the project's folder, or name it: --project FOLDER, or LLMD_OKE_PROJECT in the environment."
-        raise KitError(f"There is no Pulumi.yaml in {project.resolve()}, so this is no project.", remedy)
 
 
 def project_name(project: Path) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from llmd_base.errors import InvalidStack, KitError, Problem
@@ -19,13 +18,6 @@ from llmd_rehearsal.real_vllm.environment import RealVllm
 from llmd_rehearsal.real_vllm.servers import RealServers
 from llmd_rehearsal.real_vllm.tiny_models import TinyModel
 from llmd_rehearsal.real_vllm.topologies import CutStack
-
-
-class VllmChoice(StrEnum):
-    """Choice of a rehearsal's model servers: simulated, or vLLM itself."""
-
-    SIMULATED = "simulated"
-    REAL = "real"
 
 
 @dataclass(frozen=True)

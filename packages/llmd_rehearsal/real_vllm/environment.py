@@ -25,19 +25,10 @@ from llmd_rehearsal.program_definitions import tools_folder
 from llmd_rehearsal.programs import cache_folder
 from llmd_rehearsal.real_vllm.differences import ChangedLine, real_vllm_data
 from llmd_rehearsal.real_vllm.topologies import available_gib
-
-DOWNLOAD_GIB, DISK_GIB, INSTALL_MINUTES = 3, 9, "two to four"
-"""Size and duration of an installation of vLLM: download in GiB, disk space in GiB while it lasts, and minutes.
-
-Measured: 2.9 GiB of wheels (mostly CUDA's, which PyTorch of PyPI imports) beside the 5.8 GiB that stay, 113 s (0.26)
-and four minutes (0.30) on two processors.
-"""
+from llmd_rehearsal.rehearsal_settings import DISK_GIB, EFFORT
 
 MEMORY_GIB = 5
 """Memory in GiB of two servers of a tiny model, measured: 2 GiB each, and a third more while they start."""
-
-EFFORT = f"{DOWNLOAD_GIB} GiB to download, {DISK_GIB} GiB on disk until it is done (6 stay), {INSTALL_MINUTES} minutes"
-"""What the installation of a version of vLLM takes, for messages and help."""
 
 _COMPLETE, _UNFIT = "complete", 69
 _UNUSED_S = 24 * 3600

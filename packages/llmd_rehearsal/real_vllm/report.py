@@ -16,7 +16,8 @@ from llmd_oke.serving.router import service_name
 from llmd_rehearsal.real_vllm.checked_model import ModelFacts, ServerGroup
 from llmd_rehearsal.real_vllm.checks import ServerCheck
 from llmd_rehearsal.real_vllm.choice import RealRehearsal
-from llmd_rehearsal.rehearsal import Prepared, run_command, unenforced_policies
+from llmd_rehearsal.rehearsal import Prepared, unenforced_policies
+from llmd_rehearsal.running_rehearsals import run_command
 
 RESULTS_FILE = "real-vllm.json"
 """Name of the file, in the folder of a stack's reports, with the results of the checks of servers that run vLLM itself.

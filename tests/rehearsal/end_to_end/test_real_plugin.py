@@ -14,7 +14,8 @@ from llmd_base.progress import SilentProgress
 from llmd_oke.sdk_modules import plugin_version
 from llmd_rehearsal import engine_operations, rehearsal
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN
-from llmd_rehearsal.plugins import EXECUTABLE, PluginChoice, installed
+from llmd_rehearsal.plugins import EXECUTABLE, installed
+from llmd_rehearsal.rehearsal_settings import PluginChoice, running_settings
 from user_project import Ended, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -46,7 +47,7 @@ def life(request: pytest.FixtureRequest, project: Project, tmp_path_factory: pyt
             environment.setenv("PULUMI_HOME", str(home))
         project.write(STACK, smoke={"where": "none"})
         created, left_alone = rehearse(project, "real"), rehearse(project, "auto")
-        settings = rehearsal.running_settings(project.folder, STACK)
+        settings = running_settings(project.folder, STACK)
         assert settings.plugin is PluginChoice.REAL
         prepared = rehearsal.prepare(project.folder, STACK, settings, SilentProgress())
         refreshed = engine_operations.run_engine(prepared, "refresh", SilentProgress())

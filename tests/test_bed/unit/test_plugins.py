@@ -7,7 +7,8 @@ from llmd_base.errors import KitError
 from llmd_oke import config, planning
 from llmd_oke.sdk_modules import plugin_version
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN, simulated
-from llmd_rehearsal.plugins import EXECUTABLE, KubernetesPlugin, PluginChoice, choose_plugin
+from llmd_rehearsal.plugins import EXECUTABLE, KubernetesPlugin, choose_plugin
+from llmd_rehearsal.rehearsal_settings import PluginChoice
 from stack_files import created_stack, plan
 
 VERSION = plugin_version("pulumi_kubernetes")

@@ -13,7 +13,7 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.operations.locks import file_lock
-from llmd_rehearsal import rehearsal
+from llmd_rehearsal import rehearsal, running_rehearsals
 from llmd_rehearsal.engine_operations import pre_scale_down, removed_servers
 from llmd_rehearsal.engine_project import checkpoint_file
 from llmd_rehearsal.local_cluster import LocalCluster, command_line
@@ -43,12 +43,12 @@ def _press() -> int:
 
 
 def test_ctrl_c_in_an_interruptible_rehearsed_command_gives_exit_code_130(tmp_path: Path):
-    assert rehearsal.run_command(tmp_path, "s", ["sleep", "1000"], interruptible=True) == 130
+    assert running_rehearsals.run_command(tmp_path, "s", ["sleep", "1000"], interruptible=True) == 130
 
 
 def test_ctrl_c_in_an_uninterruptible_rehearsed_command_raises_keyboardinterrupt(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
-        rehearsal.run_command(tmp_path, "s", ["sleep", "1000"])
+        running_rehearsals.run_command(tmp_path, "s", ["sleep", "1000"])
 
 
 def test_network_policies_that_the_machine_cannot_enforce_count_as_simulated(tmp_path: Path):
@@ -64,7 +64,7 @@ def test_network_policies_that_the_machine_cannot_enforce_count_as_simulated(tmp
 @pytest.mark.parametrize("name", ["..", ".", "", "../..", "a/b", "/etc", "~", "a b", "a\n"])
 def test_an_invalid_stack_name_is_refused_as_a_folder_of_a_rehearsal(tmp_path, name):
     with pytest.raises(KitError, match="is no name of a stack"):
-        rehearsal.rehearsal_folder(tmp_path, name)
+        running_rehearsals.rehearsal_folder(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["..", "../..", "../stacks"])
@@ -73,22 +73,22 @@ def test_rehearse_down_removes_nothing_outside_its_folder(tmp_path, name):
     rest.parent.mkdir()
     rest.write_text("config: {}")
     with pytest.raises(KitError):
-        rehearsal.down(tmp_path, name)
+        running_rehearsals.down(tmp_path, name)
     assert rest.exists()
 
 
 @pytest.mark.parametrize("name", ["rehearsal", "guide-baseline", "a.b_c", "..a"])
 def test_a_rehearsals_folder_in_the_project_has_the_name_of_its_stack(tmp_path, name):
-    assert rehearsal.rehearsal_folder(tmp_path, name) == tmp_path / ".rehearsal" / name
+    assert running_rehearsals.rehearsal_folder(tmp_path, name) == tmp_path / ".rehearsal" / name
 
 
 def test_rehearse_down_says_whether_there_was_a_rehearsal(tmp_path):
-    assert not rehearsal.down(tmp_path, "never-up")
+    assert not running_rehearsals.down(tmp_path, "never-up")
     folder = tmp_path / ".rehearsal" / "once-up"
     (folder / "logs").mkdir(parents=True)
     (folder / "kubeconfig.yaml").touch()
-    assert rehearsal.down(tmp_path, "once-up")
-    assert not rehearsal.down(tmp_path, "once-up")
+    assert running_rehearsals.down(tmp_path, "once-up")
+    assert not running_rehearsals.down(tmp_path, "once-up")
     assert (folder / "logs").is_dir()
 
 

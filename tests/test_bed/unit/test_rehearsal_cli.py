@@ -7,7 +7,7 @@ import pytest
 from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import catalogue
 from llmd_oke.cli.main import app
-from llmd_rehearsal import output, rehearsal
+from llmd_rehearsal import output, running_rehearsals
 from llmd_rehearsal.inventory import ReleaseChoice
 from stack_files import PROJECT
 from typer.testing import CliRunner, Result
@@ -24,7 +24,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     (tmp_path / "Pulumi.yaml").touch()
     (tmp_path / ".rehearsal" / "rehearsal").mkdir(parents=True)
-    monkeypatch.setattr(rehearsal, "down", never)
+    monkeypatch.setattr(running_rehearsals, "down", never)
     return tmp_path
 
 
@@ -60,7 +60,7 @@ def after(other: Path, *words: str) -> KitError:
     """Rehearse the example of a second model after another project; return the refusal."""
     refused = command(EXAMPLES / "second-model", *words, "--after", str(other)).exception
     assert isinstance(refused, KitError)
-    assert rehearsal.phase(EXAMPLES / "second-model", "rehearsal") == "gone"
+    assert running_rehearsals.phase(EXAMPLES / "second-model", "rehearsal") == "gone"
     return refused
 
 

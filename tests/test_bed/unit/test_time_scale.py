@@ -5,7 +5,7 @@ import pytest
 from llmd_oke import config, planning
 from llmd_oke.planning.releases import with_router
 from llmd_rehearsal import rehearsal, time_scale
-from llmd_rehearsal.rehearsal import RehearsalSettings
+from llmd_rehearsal.rehearsal_settings import RehearsalSettings
 from llmd_rehearsal.time_scale import ProcessorDemand, choose_time_scale, demand_of, figures, processors
 
 PROJECT = Path(__file__).parents[3]

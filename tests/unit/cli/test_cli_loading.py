@@ -40,14 +40,16 @@ def test_the_option_version_prints_the_name_and_version_of_the_kit() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"llmd-oke {metadata.version('llmd-oke')}\n"
 
 
-def test_tune_rank_imports_neither_pulumi_nor_an_http_client() -> None:
-    program = "import llmd_tuner.cli.tune_rank, sys; print(sorted(sys.modules.keys() & {'pulumi', 'httpx', 'httpx2'}))"
-    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert run.stdout.strip() == "[]"
-
-
-def test_rehearsal_commands_import_neither_pulumi_nor_cluster_clients() -> None:
-    program = "import llmd_rehearsal.cli, sys; print(sorted(sys.modules.keys() & {'pulumi', 'lightkube', 'httpx2'}))"
+@pytest.mark.parametrize(
+    ("module", "unused"),
+    [
+        ("llmd_tuner.cli.tune_rank", {"pulumi", "httpx", "httpx2"}),
+        ("llmd_rehearsal.stack_commands", {"pulumi", "lightkube", "httpx2"}),
+        ("llmd_rehearsal.cli", {"llmd_oke.config", "llmd_oke.planning"}),
+    ],
+)
+def test_commands_import_no_packages_that_they_do_not_use(module: str, unused: set[str]) -> None:
+    program = f"import {module}, sys; print(sorted(sys.modules.keys() & {unused}))"
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "[]"
 

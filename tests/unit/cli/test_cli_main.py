@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from llmd_oke.cli import console, main
 from llmd_rehearsal import cli as rehearsal_commands
-from llmd_rehearsal import rehearsal
+from llmd_rehearsal import running_rehearsals
 
 
 @pytest.fixture(name="ended")
@@ -36,7 +36,7 @@ def test_an_interrupted_command_prints_the_word_interrupted_once(ended: Any, mon
 def test_rehearse_run_leaves_the_interrupted_message_to_the_command_it_runs(
     ended: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(rehearsal, "run_command", lambda *_, **__: console.INTERRUPTED)
+    monkeypatch.setattr(running_rehearsals, "run_command", lambda *_, **__: console.INTERRUPTED)
     status, said = ended("rehearse", "run", "--", "llmd-oke", "bench")
     assert (status, said) == (130, "")
 
