@@ -34,14 +34,19 @@ def decode(received: int | None, transfers: int = 20, cached: int = 0, failed: i
     )
 
 
-def prove(epp: str | None, prefill_text: str | None, decode_text: str | None, settings=SETTINGS):
-    after = Snapshot((read("router", epp), read("prefill", prefill_text), read("decode", decode_text)))
-    return prove_remote_prefill(started(), after, SENT, settings)
+def seen(epp: str | None, prefill_text: str | None, decode_text: str | None) -> Snapshot:
+    return Snapshot((read("router", epp), read("prefill", prefill_text), read("decode", decode_text)))
 
 
-def started() -> Snapshot:
-    """Counters before anything was counted."""
-    return Snapshot(tuple(read(role, "other 1\n") for role in ("router", "prefill", "decode")))
+UNCOUNTED = seen(*["other 1\n"] * 3)
+"""Counters before anything was counted."""
+
+
+def prove(*counted: str | None, settings=SETTINGS, before=UNCOUNTED, sent=SENT):
+    return prove_remote_prefill(before, seen(*counted), sent, settings)
+
+
+ZERO = seen(router(0), prefill(0), decode(0, 0))
 
 
 def test_the_share_of_remote_prefills_is_one_if_all_prompts_were_prefilled_remotely():
@@ -50,18 +55,30 @@ def test_the_share_of_remote_prefills_is_one_if_all_prompts_were_prefilled_remot
     assert (proof.proven, proof.consistent, proof.fallback_requests, proof.notes) == (True, True, 0, ())
 
 
-def test_the_remote_prefill_share_is_the_least_that_picker_or_servers_count():
-    proof = prove(router(9, local=1), prefill(9_000), decode(9_000))
-    assert proof.share == pytest.approx(0.9)
-    assert proof.consistent
+@pytest.mark.parametrize(
+    ("counted", "share", "proven"),
+    [
+        ((router(9, local=1), prefill(9_000), decode(9_000)), 0.9, True),
+        ((router(10), None, None), 1, False),
+        ((None, None, None), None, False),
+        ((router(10), prefill(10_000), decode(6_000, cached=4_000)), 1, True),
+        ((router(4, local=10), prefill(4_000), decode(4_000)), 0.4, True),
+    ],
+    ids=["one local", "picker alone", "no counters", "tokens cached by decode", "beside other clients"],
+)
+def test_the_remote_prefill_share_is_the_least_that_picker_or_servers_count(counted, share, proven):
+    proof = prove(*counted)
+    assert (proof.share, proof.proven) == (pytest.approx(share), proven)
+    assert proof.consistent or proof.by_epp == pytest.approx(share)
 
 
-def test_a_silent_fallback_to_local_prefill_is_detected():
+def test_a_silent_fallback_to_local_prefill_is_detected_as_failed_prefills():
     proof = prove(router(10), prefill(6_000), decode(6_000, transfers=12))
     assert (proof.share, proof.by_epp, proof.fallback_requests) == (pytest.approx(0.6), 1, 4)
-    assert "silent fallback" in proof.notes[0]
-    assert "4 of 10 prompts were computed by decode servers" in proof.notes[0]
-    assert not proof.consistent
+    (note,) = proof.notes
+    assert "silent fallback" in note
+    assert "4 of 10 prompts were computed by decode servers" in note
+    assert (proof.failed_prefills, proof.consistent) == (4, False)
 
 
 def test_prompts_computed_by_prefill_and_again_by_decode_are_detected():
@@ -76,14 +93,16 @@ def test_prompts_computed_by_prefill_and_again_by_decode_are_detected():
 )
 def test_kv_transfers_as_slow_as_emulated_rdma_contradict_the_remote_prefill_proof(seconds, rate, contradicts):
     counted = f"vllm:nixl_bytes_transferred_sum 1e9\nvllm:nixl_xfer_time_seconds_sum {seconds}\n"
-    proof = prove(router(10), prefill(10_000), decode(10_000) + counted, replace(SETTINGS, emulated_gb_per_s=0.25))
+    proof = prove(
+        router(10), prefill(10_000), decode(10_000) + counted, settings=replace(SETTINGS, emulated_gb_per_s=0.25)
+    )
     (note,) = proof.notes
     assert note.startswith(f"KV cache was read at {rate} GB/s, without the RDMA network")
     assert ("software emulation" in note, not proof.consistent) == (contradicts, contradicts)
 
 
 def test_a_kv_transfer_rate_without_counters_is_reported_as_unknown():
-    proof = prove(router(10), prefill(10_000), decode(10_000), replace(SETTINGS, emulated_gb_per_s=0.25))
+    proof = prove(router(10), prefill(10_000), decode(10_000), settings=replace(SETTINGS, emulated_gb_per_s=0.25))
     (note,) = proof.notes
     assert "not known" in note
     assert proof.consistent
@@ -94,36 +113,18 @@ def test_a_picker_that_never_disaggregates_gives_a_remote_prefill_share_of_zero(
     assert (proof.share, proof.fallback_requests, proof.consistent) == (0, 0, True)
 
 
-def test_without_a_decision_counter_a_picker_counts_as_never_disaggregating():
-    proof = prove("other 1\n", prefill(0), decode(0, transfers=0))
-    assert proof.by_epp == 0
-    assert "shows none of" in proof.notes[0]
-
-
-def test_an_older_releases_picker_counts_under_another_metric_name():
-    text = 'llm_d_inference_scheduler_pd_decision_total{decision_type="prefill-decode"} 10\n'
-    assert prove(text, prefill(10_000), decode(10_000)).by_epp == 1
+def test_the_pickers_decisions_are_counted_under_each_releases_metric_name_or_as_none():
+    older = 'llm_d_inference_scheduler_pd_decision_total{decision_type="prefill-decode"} 10\n'
+    assert prove(older, prefill(10_000), decode(10_000)).by_epp == 1
+    without = prove("other 1\n", prefill(0), decode(0, transfers=0))
+    assert without.by_epp == 0
+    assert "shows none of" in without.notes[0]
 
 
 def test_remote_prefill_is_proved_by_server_counters_if_picker_metrics_are_unread():
     proof = prove(None, prefill(10_000), decode(9_000))
     assert (proof.share, proof.by_epp, proof.proven) == (pytest.approx(0.9), None, True)
     assert proof.notes == ("metrics could not be read: router-0",)
-
-
-def test_picker_decisions_alone_do_not_prove_remote_prefill():
-    proof = prove(router(10), None, None)
-    assert (proof.share, proof.proven) == (1, False)
-
-
-def test_without_any_counters_the_share_of_remote_prefills_is_unknown():
-    proof = prove(None, None, None)
-    assert (proof.share, proof.proven) == (None, False)
-
-
-def test_prompt_tokens_cached_by_decode_need_no_remote_prefill():
-    proof = prove(router(10), prefill(10_000), decode(6_000, cached=4_000))
-    assert (proof.share, proof.by_decode) == (1, 1)
 
 
 def test_a_prompts_last_partial_block_computed_by_decode_is_no_local_prefill():
@@ -150,46 +151,31 @@ def test_local_prefills_of_other_clients_prompts_do_not_count_as_the_benchmarks(
     assert "so that all shares are upper bounds" in proof.notes[0]
 
 
-def test_beside_other_clients_remote_prefills_are_at_most_those_that_were_decided():
-    proof = prove(router(4, local=10), prefill(4_000), decode(4_000))
-    assert (proof.share, proof.by_epp) == (pytest.approx(0.4), pytest.approx(0.4))
-
-
 def test_failed_requests_of_a_benchmark_do_not_count_as_those_of_other_clients():
     sent = replace(SENT, attempted=12)
-    after = Snapshot((read("router", router(12)), read("prefill", prefill(12_000)), read("decode", decode(12_000))))
-    before = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
-    proof = prove_remote_prefill(before, after, sent, SETTINGS)
+    proof = prove(router(12), prefill(12_000), decode(12_000), before=ZERO, sent=sent)
     assert (proof.share, proof.consistent) == (1, True)
 
 
 def test_a_restarted_prefill_server_makes_the_remote_prefill_share_a_lower_bound():
-    before = Snapshot((read("router", router(0)), read("prefill", prefill(50_000)), read("decode", decode(0, 0))))
-    after = Snapshot((read("router", router(10)), read("prefill", prefill(7_000)), read("decode", decode(10_000))))
-    proof = prove_remote_prefill(before, after, SENT, SETTINGS)
+    before = seen(router(0), prefill(50_000), decode(0, 0))
+    proof = prove(router(10), prefill(7_000), decode(10_000), before=before)
     assert proof.by_prefill == pytest.approx(0.7)
     assert any("restarted" in note and "prefill-0" in note for note in proof.notes)
 
 
 def test_a_benchmark_without_answers_proves_no_remote_prefill():
-    empty = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
-    proof = prove_remote_prefill(empty, empty, Sent(0, 0, 0), SETTINGS)
+    proof = prove_remote_prefill(ZERO, ZERO, Sent(0, 0, 0), SETTINGS)
     assert (proof.share, proof.proven) == (None, False)
 
 
 def test_a_failed_remote_prefill_is_counted_even_if_its_client_request_failed():
     """The others were prefilled all right, so that no share shows it."""
-    after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))))
-    proof = prove_remote_prefill(started(), after, Sent(requests=8, prompt_tokens=8_000, attempted=10), SETTINGS)
+    sent = Sent(requests=8, prompt_tokens=8_000, attempted=10)
+    proof = prove(router(10), prefill(8_000), decode(8_000), sent=sent)
     assert (proof.by_prefill, proof.by_decode, proof.fallback_requests) == (1, 1, 0)
     assert proof.failed_prefills == 2
     assert proof.notes == ("2 prefills failed: a server was chosen for them and none finished the prompt",)
-
-
-def test_a_request_that_fell_back_to_local_prefill_is_one_failed_prefill():
-    proof = prove(router(10), prefill(6_000), decode(6_000, transfers=12))
-    assert proof.failed_prefills == 4
-    assert len(proof.notes) == 1
 
 
 def test_an_aborted_prefill_does_not_count_as_finished():
@@ -204,8 +190,8 @@ def test_the_number_of_failed_prefills_is_unknown_if_servers_do_not_count_them(p
 
 def test_the_number_of_failed_prefills_is_unknown_if_a_server_was_added_meanwhile():
     pods = (ServerPod("prefill", "p-0"), ServerPod("prefill", "p-1"))
-    after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))), pods)
-    assert prove_remote_prefill(replace(started(), servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None
+    after = replace(seen(router(10), prefill(8_000), decode(8_000)), servers=pods)
+    assert prove_remote_prefill(replace(UNCOUNTED, servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None
 
 
 def test_a_note_states_the_share_of_draft_tokens_that_decode_servers_accepted():
@@ -216,4 +202,4 @@ def test_a_note_states_the_share_of_draft_tokens_that_decode_servers_accepted():
 
     (remark,) = about_drafts(counted(100, 50), counted(1100, 800))
     assert remark == "decode servers accepted 75.0% of 1000 drafted tokens (acceptedShare)"
-    assert list(about_drafts(started(), started())) == []
+    assert list(about_drafts(UNCOUNTED, UNCOUNTED)) == []

@@ -3,6 +3,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llmd_oke.catalogue.cluster import cloud_init
@@ -202,23 +203,23 @@ class TestNodeChecks:
         assert self.codes(sound) == {"gpu-count": 0, "cpu-profile": 0, "rdmalink-stat": 0, "wpa-auth": 0}
         assert sound.calls("wpa_cli")[0] == "[-i][rdma0][status]"
 
-    def test_an_rdma_port_that_802_1x_has_not_authorized_fails_its_check(self, sound: Machine):
-        sound.command("wpa_cli", "[[ $2 != rdma3 ]] && echo suppPortStatus=Authorized || echo wpa_state=ASSOCIATING")
-        assert self.codes(sound)["wpa-auth"] == 1
-
-    def test_the_802_1x_state_of_a_port_that_wpa_supplicant_does_not_report_is_unknown(self, sound: Machine):
-        sound.command("wpa_cli", "exit 255")
-        assert self.codes(sound)["wpa-auth"] == 2
-
-    def test_an_unauthorized_rdma_port_fails_802_1x_even_if_another_has_no_state(self, sound: Machine):
-        said = {"rdma0": "exit 255", "rdma3": "echo suppPortStatus=Unauthorized", "*": "echo suppPortStatus=Authorized"}
+    @pytest.mark.parametrize(
+        ("answers", "code"),
+        [
+            ({"rdma3": "echo wpa_state=ASSOCIATING"}, 1),
+            ({"rdma0": "exit 255", "rdma3": "echo suppPortStatus=Unauthorized"}, 1),
+            ({"rdma0": "exit 255"}, 2),
+            ({"*": "exit 255"}, 2),
+        ],
+        ids=["one unauthorized", "one unauthorized, one unknown", "one unknown", "all unknown"],
+    )
+    def test_an_unauthorized_rdma_port_fails_802_1x_and_one_without_a_state_makes_it_unknown(
+        self, sound: Machine, answers: dict[str, str], code: int
+    ):
+        said = {**answers, "*": answers.get("*", "echo suppPortStatus=Authorized")}
         cases = " ".join(f"{name}) {command};;" for name, command in said.items())
         sound.command("wpa_cli", f"case $2 in {cases} esac")
-        assert self.codes(sound)["wpa-auth"] == 1
-
-    def test_one_rdma_port_without_an_802_1x_state_makes_the_check_unknown(self, sound: Machine):
-        sound.command("wpa_cli", "[[ $2 == rdma0 ]] && exit 255; echo suppPortStatus=Authorized")
-        assert self.codes(sound)["wpa-auth"] == 2
+        assert self.codes(sound)["wpa-auth"] == code
 
     def test_a_processor_with_a_power_saving_governor_fails_its_health_check(self, sound: Machine):
         sound.write("sys/devices/system/cpu/cpu5/cpufreq/scaling_governor", "powersave\n")
@@ -271,29 +272,21 @@ class TestPackages:
         assert update.endswith("[Dir::Etc::sourceparts=-][-o][APT::Get::List-Cleanup=0][update]")
         assert install.endswith(PACKAGE)
 
-    def test_missing_packages_are_installed_from_oracles_repository(self, machine: Machine):
-        machine.command("apt-get", INSTALLS_OKE)
-        assert machine.run(step("packages")).returncode == 0
-        folders = [f"{uri}/ubuntu-noble/kubernetes-1.34" for uri in cloud_init().packages.repositories]
-        assert len(folders) == 2
-        assert f"URIs: {' '.join(folders)}\n" in machine.read("sources")
-
     def test_a_failed_update_of_package_lists_does_not_prevent_an_installation(self, machine: Machine):
         machine.command("apt-get", f"[[ $* != *update* ]] || exit 100\n{INSTALLS_OKE}")
         assert machine.run(step("packages")).returncode == 0
         assert len(machine.calls("apt-get")) == 2
 
-    def test_oracles_unsigned_repository_is_trusted_for_one_package_over_https_only(self, machine: Machine):
+    def test_missing_packages_are_installed_from_oracles_repository_trusted_for_one_package(self, machine: Machine):
         machine.command("apt-get", INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
-        assert all(uri.startswith("https://") for uri in cloud_init().packages.repositories)
+        repositories = cloud_init().packages.repositories
+        assert (len(repositories), all(uri.startswith("https://") for uri in repositories)) == (2, True)
+        assert f"URIs: {' '.join(f'{uri}/ubuntu-noble/kubernetes-1.34' for uri in repositories)}\n" in machine.read(
+            "sources"
+        )
         assert "Trusted: yes" in machine.read("sources")
         assert {call.partition("[install]")[2] for call in machine.calls("apt-get") if "[install]" in call} == {NAME}
-        assert not (machine.root / SOURCES).exists()
-
-    def test_the_unsigned_repository_is_removed_even_if_the_installation_fails(self, machine: Machine):
-        machine.command("apt-get", "exit 100")
-        assert machine.run(out_of_time(step("packages"))).returncode == 1
         assert not (machine.root / SOURCES).exists()
 
     def test_a_failed_package_installation_is_repeated_with_fresh_package_lists(self, machine: Machine):
@@ -313,11 +306,12 @@ class TestPackages:
         assert machine.run(step("packages")).returncode == 0
         assert machine.calls("sleep") == [f"[{cloud_init().packages.pause_s}]"]
 
-    def test_package_installation_ends_with_an_error_after_its_time_limit(self, machine: Machine):
+    def test_an_installation_past_its_time_limit_is_an_error_and_leaves_no_unsigned_repository(self, machine: Machine):
         machine.command("apt-get", "exit 100")
         ended = machine.run(out_of_time(step("packages")))
         assert (ended.returncode, machine.calls("sleep")) == (1, [])
         assert "oke is missing and could not be installed" in ended.stderr
+        assert not (machine.root / SOURCES).exists()
 
     def test_a_package_installation_without_the_expected_command_counts_as_failed(self, machine: Machine):
         machine.command("apt-get")
@@ -347,26 +341,27 @@ class TestJoining:
         machine.write("metadata/instance/metadata/cluster_ca_cert", AUTHORITY)
         return machine
 
-    def test_nodes_of_a_pool_join_the_cluster_with_the_command_oke_bootstrap(self, machine: Machine):
+    @pytest.mark.parametrize(
+        ("changes", "arguments"),
+        [
+            ({}, ""),
+            ({"taints": ("a=b:NoSchedule",)}, "[--kubelet-extra-args][--register-with-taints=a=b:NoSchedule]"),
+            ({"self_managed": True}, f"[--apiserver-host][10.140.0.5][--ca][{AUTHORITY}]"),
+        ],
+        ids=["pool", "pool with taints", "self-managed"],
+    )
+    def test_nodes_join_the_cluster_with_the_command_oke_bootstrap(
+        self, machine: Machine, changes: dict[str, Any], arguments: str
+    ):
         machine.command("oke")
-        assert machine.run(step("join")).returncode == 0
-        assert machine.calls("oke") == ["[bootstrap]"]
-
-    def test_kubelet_arguments_are_passed_to_oke_bootstrap_as_one_argument(self, machine: Machine):
-        machine.command("oke")
-        machine.run(step("join", taints=("a=b:NoSchedule",)))
-        assert machine.calls("oke") == ["[bootstrap][--kubelet-extra-args][--register-with-taints=a=b:NoSchedule]"]
+        assert machine.run(step("join", **changes)).returncode == 0
+        assert machine.calls("oke") == [f"[bootstrap]{arguments}"]
 
     def test_without_the_oke_program_a_pools_node_runs_the_script_in_its_metadata(self, machine: Machine):
         script = base64.b64encode(b'echo "joins${1-}" >"$ROOT/joined"').decode()
         machine.write("metadata/instance/metadata/oke_init_script", script)
         assert machine.run(step("join")).returncode == 0
         assert machine.read("joined") == "joins\n"
-
-    def test_a_self_managed_node_joins_by_its_clusters_address_and_certificate(self, machine: Machine):
-        machine.command("oke")
-        assert machine.run(step("join", self_managed=True)).returncode == 0
-        assert machine.calls("oke") == [f"[bootstrap][--apiserver-host][10.140.0.5][--ca][{AUTHORITY}]"]
 
     def test_a_self_managed_node_writes_its_clusters_certificate(self, machine: Machine):
         machine.command("oke")

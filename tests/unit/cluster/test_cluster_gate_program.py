@@ -27,37 +27,22 @@ def wanted(**changes: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**asked, **changes})
 
 
-def problems(*nodes: dict[str, Any], count: int = 2) -> list[str]:
-    return judge(list(nodes), count, [("amd.com/gpu", 8)])
-
-
-def test_the_node_gate_passes_a_pool_whose_nodes_are_all_ready():
-    assert problems(node("a"), node("b")) == []
-
-
-def test_the_node_gate_passes_a_pool_with_more_nodes_than_requested():
-    assert problems(node("a"), node("b"), node("c")) == []
-
-
-def test_the_node_gate_ignores_unready_nodes_beyond_the_requested_number():
-    assert problems(node("a"), node("b"), node("c", ready=False), node("d", gpus=0)) == []
-
-
-def test_the_node_gate_names_a_node_that_never_joined_the_cluster():
-    assert problems(node("a")) == ["1 of 2 nodes have joined"]
-
-
-def test_the_node_gate_reports_why_a_node_is_not_ready():
-    assert problems(node("b"), node("a", ready=False)) == ["a is not Ready (KubeletNotReady: no CNI)"]
-
-
-def test_the_node_gate_takes_a_node_without_status_for_not_ready():
-    assert problems(node("a"), {"metadata": {"name": "b"}}) == ["b is not Ready (no status: )"]
-
-
-@pytest.mark.parametrize("gpus", [0, 7])
-def test_the_node_gate_reports_a_node_with_too_few_gpus(gpus: int):
-    assert problems(node("a"), node("b", gpus)) == [f"b has {gpus} of 8 amd.com/gpu"]
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ([node("a"), node("b")], []),
+        ([node("a"), node("b"), node("c")], []),
+        ([node("a"), node("b"), node("c", ready=False), node("d", gpus=0)], []),
+        ([node("a")], ["1 of 2 nodes have joined"]),
+        ([node("b"), node("a", ready=False)], ["a is not Ready (KubeletNotReady: no CNI)"]),
+        ([node("a"), {"metadata": {"name": "b"}}], ["b is not Ready (no status: )"]),
+        ([node("a"), node("b", 0)], ["b has 0 of 8 amd.com/gpu"]),
+        ([node("a"), node("b", 7)], ["b has 7 of 8 amd.com/gpu"]),
+    ],
+    ids=["ready", "one more", "unready ones more", "missing", "unready", "no status", "no GPU", "too few GPUs"],
+)
+def test_the_node_gate_names_what_the_requested_number_of_nodes_lacks(nodes: list[dict[str, Any]], told: list[str]):
+    assert judge(nodes, 2, [("amd.com/gpu", 8)]) == told
 
 
 def test_the_node_gate_requires_every_kind_of_device_that_servers_request():
@@ -70,13 +55,6 @@ def test_the_node_gate_requires_every_kind_of_device_that_servers_request():
     assert judge([bare], 1, devices) == ["c has 6 of 8 amd.com/gpu and 0 of 8 nvidia.com/sriov-rdma-vf"]
 
 
-def states(*modes: tuple[str, str | None]) -> list[dict[str, Any]]:
-    """Return what the SR-IOV operator tells of nodes by name; an older one tells no mode."""
-    return [
-        {"metadata": {"name": name}, "status": {"system": {"rdmaMode": mode}} if mode else {}} for name, mode in modes
-    ]
-
-
 def test_the_node_gate_reports_a_node_whose_rdma_devices_no_pod_can_get():
     assert judge([node("a"), node("b")], 2, [("amd.com/gpu", 8)], {"b"}) == [
         "b shares its RDMA devices between network namespaces, so that no pod gets one"
@@ -84,7 +62,8 @@ def test_the_node_gate_reports_a_node_whose_rdma_devices_no_pod_can_get():
 
 
 def test_the_node_gate_takes_rdma_devices_for_shared_only_if_the_api_reports_it(monkeypatch: pytest.MonkeyPatch):
-    told = states(("a", "shared"), ("b", "exclusive"), ("c", None))
+    modes = {"a": {"rdmaMode": "shared"}, "b": {"rdmaMode": "exclusive"}, "c": {}}  # older operators tell no mode
+    told = [{"metadata": {"name": name}, "status": {"system": system}} for name, system in modes.items()]
     asked: list[str] = []
     monkeypatch.setattr(gate_program, "_items", lambda path: asked.append(path) or told)
     assert list_shared("/apis/states") == {"a"}

@@ -45,15 +45,16 @@ def steps(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("boot", VARIANTS)
 def test_every_boot_script_is_bash(boot: Boot):
-    for script in (user_data(boot), *steps(user_data(boot)).values()):
-        checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False, timeout=10)
-        assert checked.stderr == ""
+    checked = subprocess.run(["bash", "-n"], input=user_data(boot), capture_output=True, text=True, check=False)
+    assert checked.stderr == ""
 
 
-def parsed_by_bash(script: str) -> str:
-    """The script as Bash itself writes what it has read of it."""
-    function = f"whole() {{\n{script}\n}}\ndeclare -f whole"
-    return subprocess.run(["bash", "-c", function], capture_output=True, text=True, check=True, timeout=10).stdout
+def parsed_by_bash(scripts: dict[str, str]) -> str:
+    """The scripts as Bash itself writes what it has read of them."""
+    functions = "\n".join(f"{name}() {{\n{script}\n}}" for name, script in scripts.items())
+    return subprocess.run(
+        ["bash", "-c", f"{functions}\ndeclare -f"], capture_output=True, text=True, check=True, timeout=10
+    ).stdout
 
 
 @pytest.mark.parametrize("boot", VARIANTS)
@@ -61,9 +62,7 @@ def test_bash_parses_the_same_script_with_and_without_comments(boot: Boot, monke
     kept = steps(user_data(boot))
     monkeypatch.setattr(instance_metadata, "without_comments", str)
     written = steps(user_data(boot))
-    assert {name: parsed_by_bash(script) for name, script in kept.items()} == {
-        name: parsed_by_bash(script) for name, script in written.items()
-    }
+    assert parsed_by_bash(kept) == parsed_by_bash(written)
     assert sum(map(len, kept.values())) < sum(map(len, written.values()))
 
 
@@ -139,50 +138,9 @@ def test_every_boot_script_exits_at_its_first_failure(boot: Boot):
         assert "set -euo pipefail" in script
 
 
-BOOT_STEPS = [
-    "kernel-modules",
-    "huge-pages",
-    "rdma-namespaces",
-    "nvme-raid",
-    "memlock",
-    "numa-balancing",
-    "cpu-governor",
-    "networkd",
-    "packages",
-    "node-checks",
-    "join",
-]
-
-
-def test_disks_are_set_up_before_the_node_joins():
-    assert list(steps(user_data(GPU))) == BOOT_STEPS
-
-
-def test_boot_steps_that_were_not_requested_are_left_out():
-    assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == [BOOT_STEPS[0], *BOOT_STEPS[4:]]
-    assert list(steps(user_data(CPU))) == ["kernel-modules", "packages", "join"]
-
-
 def test_boot_scripts_combine_local_disks_into_the_configured_array():
     assert "level=10\n" in steps(user_data(GPU))["nvme-raid"]
     assert "level=0\n" in steps(user_data(Boot("gpu", "v1.34.2", nvme="raid-0")))["nvme-raid"]
-
-
-def test_huge_page_memory_is_converted_to_a_number_of_pages_of_two_mib():
-    assert "32768" in steps(user_data(GPU))["huge-pages"]
-
-
-def test_boot_scripts_let_containers_lock_memory_and_keep_foreign_routes():
-    scripts = steps(user_data(GPU))
-    assert 'default_ulimits = ["memlock=-1:-1"]' in scripts["memlock"]
-    assert "ManageForeignRoutes=no\\nManageForeignRoutingPolicyRules=no" in scripts["networkd"]
-
-
-def test_the_kubelet_registers_a_node_with_the_configured_taints():
-    assert kubelet_arguments(GPU) == "--register-with-taints=amd.com/gpu=present:NoSchedule,team=a:NoExecute"
-    argument = re.search(r"^kubelet_extra_args=(.*)$", steps(user_data(GPU))["join"], re.MULTILINE)
-    assert argument is not None
-    assert argument[1].strip("'") == kubelet_arguments(GPU)
 
 
 def test_the_limit_of_pods_on_a_node_is_an_argument_of_the_kubelet():
@@ -216,11 +174,6 @@ def test_metadata_contains_the_digest_of_its_user_data():
     assert made["more"] == "1"
 
 
-def test_equal_boot_choices_give_equal_metadata_and_different_ones_do_not():
-    assert metadata(GPU) == metadata(GPU)
-    assert metadata(GPU) != metadata(Boot("gpu", "v1.34.2", GPU.taints))
-
-
 def test_metadata_of_gpu_nodes_takes_less_than_half_of_ocis_limit():
     size = sum(len(key) + len(value) for key, value in metadata(GPU).items())
     assert size < cloud_init().metadata_limit_bytes / 2
@@ -232,34 +185,6 @@ def test_metadata_of_exactly_ocis_limit_is_accepted_and_one_more_byte_is_refused
     assert metadata(GPU, {key: largest})[key] == largest
     with pytest.raises(KitError, match="OCI allows 32000"):
         metadata(GPU, {key: f"{largest}x"})
-
-
-SELF_MANAGED = SelfManaged(
-    api_server_host="10.140.0.5",
-    ca_certificate="Q0E=",
-    tenancy_id="ocid1.tenancy.oc1..t",
-    kubernetes_version="v1.34.2",
-    labels={"b": "2", "a": "1"},
-    max_pods=64,
-    pod_subnet_id="ocid1.subnet.oc1..pods",
-    pod_nsg_ids=["ocid1.nsg.oc1..1", "ocid1.nsg.oc1..2"],
-)
-
-
-def test_self_managed_nodes_get_their_clusters_address_and_certificate():
-    assert self_managed(SELF_MANAGED) == {
-        "apiserver_host": "10.140.0.5",
-        "cluster_ca_cert": "Q0E=",
-        "oke-k8version": "v1.34.2",
-        "oke-kubeproxy-proxy-mode": "ipvs",
-        "oke-tenancy-id": "ocid1.tenancy.oc1..t",
-        "oke-initial-node-labels": "a=1,b=2",
-        "secondary_vnics": "[]",
-        "oke-native-pod-networking": "true",
-        "oke-max-pods": "64",
-        "pod-subnets": "ocid1.subnet.oc1..pods",
-        "pod-nsgids": "ocid1.nsg.oc1..1,ocid1.nsg.oc1..2",
-    }
 
 
 def test_self_managed_nodes_in_an_overlay_get_no_pod_subnets():

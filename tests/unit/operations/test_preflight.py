@@ -10,6 +10,7 @@ from oci_for_tests import FakeOci
 from stack_files import DOMAIN, created_pool, created_stack, existing_cluster, stack
 
 IMAGE = created_pool()["image"]["ocid"]
+CLUSTER = "ocid1.cluster.oc1.iad.k"
 
 
 def available(service: str, limit: str) -> str:
@@ -78,23 +79,26 @@ def test_preflight_passes_a_tenancy_with_everything_that_is_needed():
     assert exit_code(findings) == 0
 
 
+@pytest.mark.parametrize("by_identifier", [False, True])
 @pytest.mark.parametrize(
-    ("running", "wanted", "verdict"),
+    ("running", "verdict"),
     [
-        ("v1.34.2", "v1.34.2", Verdict.FINE),
-        ("v1.33.1", "v1.34.2", Verdict.FINE),
-        ("v1.32.1", "v1.34.2", Verdict.PROBLEM),
-        ("v1.35.1", "v1.34.2", Verdict.PROBLEM),
+        ("v1.34.2", Verdict.FINE),
+        ("v1.33.1", Verdict.FINE),
+        ("v1.32.1", Verdict.PROBLEM),
+        ("v1.35.1", Verdict.PROBLEM),
     ],
 )
 def test_preflight_checks_that_a_cluster_is_upgraded_one_minor_version_at_a_time(
-    running: str, wanted: str, verdict: Verdict
+    running: str, verdict: Verdict, by_identifier: bool
 ):
     gone = {"lifecycleState": "DELETED", "kubernetesVersion": "v1.30.1"}
     there = {"lifecycleState": "ACTIVE", "kubernetesVersion": running}
-    findings = look({"containerengine /clusters": [gone, there]}, cluster={"kubernetesVersion": wanted})
-    judged = [item for item in findings if f"the cluster runs {running}" in item.value]
-    assert [item.verdict for item in judged] == [verdict]
+    if by_identifier:
+        findings = look({f"containerengine /clusters/{CLUSTER}": there}, cluster={"clusterId": CLUSTER})
+    else:
+        findings = look({"containerengine /clusters": [gone, there]})
+    assert [item.verdict for item in findings if f"the cluster runs {running}" in item.value] == [verdict]
 
 
 def test_preflight_reports_an_add_on_version_that_oke_no_longer_has():
@@ -121,21 +125,27 @@ def limit(path: str, findings: list[Finding]) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(16, Verdict.PROBLEM), (71, Verdict.PROBLEM), (72, Verdict.FINE)])
-def test_preflight_compares_a_gpu_service_limit_with_gpus_and_not_nodes(free: int, verdict: Verdict):
-    finding = limit("gpuPools[0].size", look({available("compute", "gpu-mi300x-count"): {"available": free}}))
-    assert finding.verdict is verdict
-    assert f"{free} available in {DOMAIN}; 72 GPUs wanted" in finding.value
-
-
 @pytest.mark.parametrize(
-    ("free", "verdict"),
-    [(23, Verdict.PROBLEM), (24, Verdict.UNKNOWN), (31, Verdict.UNKNOWN), (32, Verdict.FINE)],
+    ("service", "name", "free", "path", "verdict", "said"),
+    [
+        ("compute", "gpu-mi300x-count", 16, "gpuPools[0].size", Verdict.PROBLEM, "; 72 GPUs wanted"),
+        ("compute", "gpu-mi300x-count", 71, "gpuPools[0].size", Verdict.PROBLEM, "; 72 GPUs wanted"),
+        ("compute", "gpu-mi300x-count", 72, "gpuPools[0].size", Verdict.FINE, "; 72 GPUs wanted"),
+        ("compute", "standard-e5-core-count", 23, "systemPool.ocpus", Verdict.PROBLEM, "48 OCPUs wanted"),
+        ("compute", "standard-e5-core-count", 24, "systemPool.ocpus", Verdict.UNKNOWN, "48 OCPUs wanted"),
+        ("compute", "standard-e5-core-count", 31, "systemPool.ocpus", Verdict.UNKNOWN, "48 OCPUs wanted"),
+        ("compute", "standard-e5-core-count", 32, "systemPool.ocpus", Verdict.FINE, "48 OCPUs wanted"),
+        ("container-engine", "enhanced-cluster-count", 0, "cluster", Verdict.PROBLEM, ""),
+        ("vcn", "vcn-count", 0, "cluster.network", Verdict.PROBLEM, ""),
+    ],
 )
-def test_the_system_pool_needs_cores_in_each_of_its_availability_domains(free: int, verdict: Verdict):
-    finding = limit("systemPool.ocpus", look({available("compute", "standard-e5-core-count"): {"available": free}}))
+def test_preflight_compares_service_limits_with_what_the_stack_takes_in_their_units(
+    service: str, name: str, free: int, path: str, verdict: Verdict, said: str
+):
+    finding = limit(path, look({available(service, name): {"available": free}}))
     assert finding.verdict is verdict
-    assert "48 OCPUs wanted" in finding.value
+    assert f"{free} available" in finding.value
+    assert said in finding.value
 
 
 def test_pools_that_share_an_oci_service_limit_are_checked_together():
@@ -151,14 +161,6 @@ def test_a_service_limit_that_oci_does_not_report_hides_no_other_limit():
     findings = look({available("container-engine", "enhanced-cluster-count"): refused})
     assert limit("cluster", findings).verdict is Verdict.UNKNOWN
     assert limit("gpuPools[0].size", findings).verdict is Verdict.FINE
-
-
-@pytest.mark.parametrize(
-    ("service", "name", "path"),
-    [("container-engine", "enhanced-cluster-count", "cluster"), ("vcn", "vcn-count", "cluster.network")],
-)
-def test_preflight_checks_service_limits_of_clusters_and_networks(service: str, name: str, path: str):
-    assert limit(path, look({available(service, name): {"available": 0}})).verdict is Verdict.PROBLEM
 
 
 def test_an_existing_vcn_needs_no_vcn_service_limit():
@@ -190,19 +192,29 @@ def test_only_service_limits_of_an_availability_domain_are_queried_with_its_name
     assert "availabilityDomain" not in asked[available("vcn", "vcn-count")]
 
 
+SCALED = {"scaling": {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}}
+
+
 @pytest.mark.parametrize(
-    "report",
+    ("status", "count", "pool", "verdict"),
     [
-        {"availabilityStatus": "OUT_OF_HOST_CAPACITY", "availableCount": 0},
-        {"availabilityStatus": "HARDWARE_NOT_SUPPORTED"},
-        {"availabilityStatus": "AVAILABLE", "availableCount": 3},
+        ("OUT_OF_HOST_CAPACITY", 0, {}, Verdict.PROBLEM),
+        ("HARDWARE_NOT_SUPPORTED", None, {}, Verdict.PROBLEM),
+        ("AVAILABLE", 3, {}, Verdict.PROBLEM),
+        ("AVAILABLE", 8, SCALED, Verdict.PROBLEM),
+        ("AVAILABLE", 9, SCALED, Verdict.UNKNOWN),
+        ("AVAILABLE", 12, SCALED, Verdict.FINE),
     ],
 )
-def test_preflight_reports_missing_gpu_capacity_in_oci(report: dict[str, Any]):
-    finding = only("capacity", look({"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}))
-    assert finding.verdict is Verdict.PROBLEM
-    assert report["availabilityStatus"] in finding.value
-    assert finding.remedy
+def test_preflight_compares_oci_capacity_with_a_pools_initial_and_maximum_size(
+    status: str, count: int | None, pool: dict[str, Any], verdict: Verdict
+):
+    report = {"availabilityStatus": status, "availableCount": count}
+    finding = only(
+        "capacity", look({"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}, **pool)
+    )
+    assert (finding.verdict, bool(finding.remedy)) == (verdict, verdict is not Verdict.FINE)
+    assert status in finding.value or verdict is not Verdict.PROBLEM
 
 
 def reserved(count: int, used: int = 0, **changes: Any) -> dict[str, Any]:
@@ -211,22 +223,33 @@ def reserved(count: int, used: int = 0, **changes: Any) -> dict[str, Any]:
     return {"lifecycleState": "ACTIVE", "availabilityDomain": DOMAIN, "instanceReservationConfigs": [row]}
 
 
+RESERVATION = "ocid1.capacityreservation.oc1.iad.r"
+RESERVED = f"compute /computeCapacityReservations/{RESERVATION}"
+PLACED = {"faultDomains": ["FAULT-DOMAIN-1"]}
+
+
 @pytest.mark.parametrize(
-    ("reservation", "verdict"),
+    ("reservation", "pool", "verdict"),
     [
-        (reserved(9), Verdict.FINE),
-        (reserved(9, faultDomain="FAULT-DOMAIN-1"), Verdict.FINE),
-        (reserved(9, faultDomain="FAULT-DOMAIN-2"), Verdict.PROBLEM),
-        (reserved(9, instanceShape="BM.GPU.MI355X.8"), Verdict.PROBLEM),
-        ({**reserved(9), "availabilityDomain": "Uocm:US-ASHBURN-AD-2"}, Verdict.PROBLEM),
-        ({**reserved(9), "lifecycleState": "DELETING"}, Verdict.PROBLEM),
+        (reserved(9), PLACED, Verdict.FINE),
+        (reserved(9, faultDomain="FAULT-DOMAIN-1"), PLACED, Verdict.FINE),
+        (reserved(9, faultDomain="FAULT-DOMAIN-2"), PLACED, Verdict.PROBLEM),
+        (reserved(9, instanceShape="BM.GPU.MI355X.8"), PLACED, Verdict.PROBLEM),
+        ({**reserved(9), "availabilityDomain": "Uocm:US-ASHBURN-AD-2"}, PLACED, Verdict.PROBLEM),
+        ({**reserved(9), "lifecycleState": "DELETING"}, PLACED, Verdict.PROBLEM),
+        (reserved(10, used=0), {}, Verdict.FINE),
+        (reserved(10, used=2), {}, Verdict.PROBLEM),
+        (reserved(8), SCALED, Verdict.PROBLEM),
+        (reserved(9), SCALED, Verdict.UNKNOWN),
+        (reserved(12), SCALED, Verdict.FINE),
     ],
 )
-def test_a_capacity_reservation_counts_only_for_its_shape_and_placement(reservation: dict[str, Any], verdict: Verdict):
-    ocid = "ocid1.capacityreservation.oc1.iad.r"
-    answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
-    finding = only("capacity", look(answers, capacityReservationId=ocid, faultDomains=["FAULT-DOMAIN-1"]))
-    assert finding.verdict is verdict
+def test_a_capacity_reservation_counts_by_its_shape_placement_and_free_instances(
+    reservation: dict[str, Any], pool: dict[str, Any], verdict: Verdict
+):
+    finding = only("capacity", look({RESERVED: reservation}, capacityReservationId=RESERVATION, **pool))
+    assert (finding.path, finding.verdict) == ("gpuPools[0].capacityReservationId", verdict)
+    assert ("not for scaling.maxSize" in finding.value) is (verdict is Verdict.UNKNOWN)
 
 
 TAG = {"llmd-oke/stack": "llmd-oke/prod"}
@@ -297,9 +320,8 @@ def test_nodes_of_a_pool_that_do_not_exist_yet_still_need_limits_and_capacity():
 
 @pytest.mark.parametrize(("nodes", "verdict"), [(9, Verdict.FINE), (8, Verdict.PROBLEM)])
 def test_the_stacks_own_nodes_in_a_capacity_reservation_count_as_its_capacity(nodes: int, verdict: Verdict):
-    ocid = "ocid1.capacityreservation.oc1.iad.r"
-    answers = {**full(nodes, reservation=ocid), f"compute /computeCapacityReservations/{ocid}": reserved(nodes, nodes)}
-    assert only("capacity", look_again(answers, capacityReservationId=ocid)).verdict is verdict
+    answers = {**full(nodes, reservation=RESERVATION), RESERVED: reserved(nodes, nodes)}
+    assert only("capacity", look_again(answers, capacityReservationId=RESERVATION)).verdict is verdict
 
 
 def test_the_stacks_running_nodes_are_unknown_if_oci_does_not_list_instances():
@@ -309,61 +331,34 @@ def test_the_stacks_running_nodes_are_unknown_if_oci_does_not_list_instances():
     assert limit("gpuPools[0].size", findings).verdict is Verdict.PROBLEM
 
 
-@pytest.mark.parametrize(("used", "verdict"), [(0, Verdict.FINE), (2, Verdict.PROBLEM)])
-def test_free_instances_of_a_capacity_reservation_count_as_capacity(used: int, verdict: Verdict):
-    ocid = "ocid1.capacityreservation.oc1.iad.r"
-    reservation = reserved(10, used)
-    findings = look({f"compute /computeCapacityReservations/{ocid}": reservation}, capacityReservationId=ocid)
-    finding = only("capacity", findings)
-    assert (finding.path, finding.verdict) == ("gpuPools[0].capacityReservationId", verdict)
-
-
 @pytest.mark.parametrize(("free", "verdict"), [(13, Verdict.FINE), (12, Verdict.PROBLEM)])
 def test_pools_of_one_capacity_reservation_share_its_free_instances(free: int, verdict: Verdict):
-    ocid = "ocid1.capacityreservation.oc1.iad.r"
-    answers = {f"compute /computeCapacityReservations/{ocid}": reserved(free)}
-    pools = [created_pool(capacityReservationId=ocid), created_pool(name="second", size=4, capacityReservationId=ocid)]
-    config = validate(created_stack(*pools))
-    findings = preflight(FakeOci({**ANSWERS, **answers}), config, read_text=read_index)
+    of_both = {"capacityReservationId": RESERVATION}
+    config = validate(created_stack(created_pool(**of_both), created_pool(name="second", size=4, **of_both)))
+    findings = preflight(FakeOci({**ANSWERS, RESERVED: reserved(free)}), config, read_text=read_index)
     first, second = [finding for finding in findings if finding.check == "capacity"]
     assert (first.verdict, second.verdict) == (Verdict.FINE, verdict)
     assert second.value.endswith("for the pools mi300x, second together")
 
 
-SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
-
-
-@pytest.mark.parametrize(("free", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
-def test_a_capacity_reservation_for_a_pools_initial_size_does_not_cover_its_maximum(free: int, verdict: Verdict):
-    ocid = "ocid1.capacityreservation.oc1.iad.r"
-    reservation = reserved(free)
-    answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
-    finding = only("capacity", look(answers, capacityReservationId=ocid, scaling=SCALED))
-    assert finding.verdict is verdict
-    assert ("not for scaling.maxSize" in finding.value) is (verdict is Verdict.UNKNOWN)
-
-
-@pytest.mark.parametrize(("count", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
-def test_oci_capacity_for_a_pools_initial_size_does_not_cover_its_maximum(count: int, verdict: Verdict):
-    report = {"availabilityStatus": "AVAILABLE", "availableCount": count}
-    answers = {"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}
-    assert only("capacity", look(answers, scaling=SCALED)).verdict is verdict
-
-
 def test_service_limits_are_checked_for_an_autoscaled_pools_maximum_size():
-    finding = limit("gpuPools[0].scaling.maxSize", look(scaling=SCALED))
+    finding = limit("gpuPools[0].scaling.maxSize", look(**SCALED))
     assert finding.verdict is Verdict.PROBLEM
     assert "96 GPUs wanted" in finding.value
 
 
-def test_a_node_image_that_oci_is_still_importing_is_a_problem():
-    finding = only("image", look({f"compute /images/{IMAGE}": {"lifecycleState": "IMPORTING", "displayName": "u"}}))
+@pytest.mark.parametrize(
+    ("path", "answer", "said"),
+    [
+        ("", {"lifecycleState": "IMPORTING", "displayName": "u"}, "IMPORTING"),
+        ("/shapes", [{"shape": "VM.Standard.E5.Flex"}], "not for BM.GPU.MI300X.8"),
+    ],
+    ids=["still imported", "for other shapes"],
+)
+def test_a_node_image_that_nodes_cannot_boot_from_is_a_problem(path: str, answer: Any, said: str):
+    finding = only("image", look({f"compute /images/{IMAGE}{path}": answer}))
     assert (finding.path, finding.verdict) == ("gpuPools[0].image.ocid", Verdict.PROBLEM)
-
-
-def test_preflight_reports_a_node_image_for_other_shapes():
-    finding = only("image", look({f"compute /images/{IMAGE}/shapes": [{"shape": "VM.Standard.E5.Flex"}]}))
-    assert "not for BM.GPU.MI300X.8" in finding.value
+    assert said in finding.value
 
 
 def test_without_an_oke_node_package_the_check_is_unknown_as_the_image_may_have_it():
@@ -423,16 +418,6 @@ def test_a_kubernetes_version_that_oke_does_not_offer_is_a_problem():
 
 
 @pytest.mark.parametrize(
-    ("running", "verdict"), [("v1.33.1", Verdict.FINE), ("v1.32.1", Verdict.PROBLEM), ("v1.35.1", Verdict.PROBLEM)]
-)
-def test_a_control_plane_may_be_upgraded_by_one_minor_version_at_a_time(running: str, verdict: Verdict):
-    ocid = "ocid1.cluster.oc1.iad.k"
-    answers = {f"containerengine /clusters/{ocid}": {"kubernetesVersion": running}}
-    findings = [item for item in look(answers, cluster={"clusterId": ocid}) if running in item.value]
-    assert [item.verdict for item in findings] == [verdict]
-
-
-@pytest.mark.parametrize(
     ("nodes", "verdict"),
     [("v1.31.1", Verdict.FINE), ("v1.30.1", Verdict.PROBLEM), ("v1.35.0", Verdict.PROBLEM)],
 )
@@ -476,10 +461,9 @@ def test_a_preflight_check_whose_oci_query_fails_is_unknown_and_hides_no_other()
 
 
 def test_an_existing_cluster_must_be_active():
-    ocid = "ocid1.cluster.oc1.iad.k"
-    config = validate(stack(cluster=existing_cluster(identifier=ocid)))
+    config = validate(stack(cluster=existing_cluster(identifier=CLUSTER)))
     answers = {"name": "prod", "lifecycleState": "DELETED", "kubernetesVersion": "v1.34.2", "type": "ENHANCED_CLUSTER"}
-    (finding,) = preflight(FakeOci({f"containerengine /clusters/{ocid}": answers}), config)
+    (finding,) = preflight(FakeOci({f"containerengine /clusters/{CLUSTER}": answers}), config)
     assert (finding.path, finding.verdict) == ("cluster.identifier", Verdict.PROBLEM)
 
 
@@ -500,27 +484,27 @@ def look_at_import(file: StoredFile | OciError, *images: dict[str, Any]) -> Find
     return only("image", preflight(oci, validate(created_stack(pool)), read, read_text=read_index))
 
 
-def test_an_image_file_with_the_checksum_in_the_stack_file_passes_preflight():
-    finding = look_at_import(StoredFile(2**34, (MD5,)))
-    assert (finding.verdict, finding.path) == (Verdict.FINE, "gpuPools[0].image.import.checksum")
-    assert "16.0 GiB" in finding.value
+OTHER = "md5:" + "cd" * 16
 
 
-def test_a_file_with_another_checksum_behind_the_image_link_is_a_problem():
-    other = "md5:" + "cd" * 16
-    finding = look_at_import(StoredFile(1, (other,)))
-    assert finding.verdict is Verdict.PROBLEM
-    assert other in finding.value
-    assert MD5 in finding.value
-
-
-def test_with_another_checksum_algorithm_than_ocis_the_image_check_is_unknown():
-    assert look_at_import(StoredFile(1, ("sha256:" + "0" * 64,))).verdict is Verdict.UNKNOWN
-    assert look_at_import(StoredFile(1, ())).verdict is Verdict.UNKNOWN
-
-
-def test_with_an_expired_image_link_the_check_of_the_image_file_is_unknown():
-    assert look_at_import(OciError(404, "", "the image's link is answered with 404")).verdict is Verdict.UNKNOWN
+@pytest.mark.parametrize(
+    ("file", "verdict", "said"),
+    [
+        (StoredFile(2**34, (MD5,)), Verdict.FINE, ["16.0 GiB"]),
+        (StoredFile(1, (OTHER,)), Verdict.PROBLEM, [OTHER, MD5]),
+        (StoredFile(1, ("sha256:" + "0" * 64,)), Verdict.UNKNOWN, []),
+        (StoredFile(1, ()), Verdict.UNKNOWN, []),
+        (OciError(404, "", "the image's link is answered with 404"), Verdict.UNKNOWN, []),
+    ],
+    ids=["the stack file's checksum", "another checksum", "another algorithm", "no checksum", "expired link"],
+)
+def test_the_file_behind_an_image_link_is_judged_by_the_checksum_in_the_stack_file(
+    file: StoredFile | OciError, verdict: Verdict, said: list[str]
+):
+    finding = look_at_import(file)
+    part = "" if isinstance(file, OciError) else ".import.checksum"
+    assert (finding.verdict, finding.path) == (verdict, f"gpuPools[0].image{part}")
+    assert all(text in finding.value for text in said)
 
 
 @pytest.mark.parametrize(("state", "verdict"), [("AVAILABLE", Verdict.FINE), ("IMPORTING", Verdict.PROBLEM)])

@@ -16,29 +16,27 @@ def up(**values: float) -> list[PrometheusSeries]:
     return [PrometheusSeries({"pod": pod}, ((0.0, value),)) for pod, value in values.items()]
 
 
-def verdicts(targets: list[PrometheusSeries]) -> list[tuple[Verdict, str]]:
-    answers = {"vector(1)": ALIVE, 'up{namespace="llm-d"}': targets}
-    findings = prometheus_findings(plan(monitoring="existing"), answers.__getitem__)
-    assert {finding.path for finding in findings} == {"monitoring"}
-    return [(finding.verdict, finding.value) for finding in findings]
-
-
 @pytest.mark.parametrize("monitoring", ["none", "install"])
 def test_a_stack_without_an_existing_prometheus_has_no_check_of_prometheus(monitoring: str) -> None:
     assert prometheus_findings(plan(monitoring=monitoring), lambda _: pytest.fail("asked")) == []
 
 
-def test_a_prometheus_that_scrapes_the_stack_passes() -> None:
-    expected = [(Verdict.FINE, f"{URL} answers"), (Verdict.FINE, "it scrapes 2 targets in llm-d")]
-    assert verdicts(up(a=1, b=1)) == expected
-
-
-def test_targets_that_prometheus_cannot_scrape_are_a_problem() -> None:
-    assert verdicts(up(a=1, b=0))[1] == (Verdict.PROBLEM, "1 of its targets in llm-d don't answer it: b")
-
-
-def test_a_prometheus_that_scrapes_nothing_of_the_stack_is_a_problem() -> None:
-    assert verdicts([])[1] == (Verdict.UNKNOWN, "it scrapes nothing in the namespace llm-d")
+@pytest.mark.parametrize(
+    ("targets", "verdict", "told"),
+    [
+        (up(a=1, b=1), Verdict.FINE, "it scrapes 2 targets in llm-d"),
+        (up(a=1, b=0), Verdict.PROBLEM, "1 of its targets in llm-d don't answer it: b"),
+        ([], Verdict.UNKNOWN, "it scrapes nothing in the namespace llm-d"),
+    ],
+    ids=["all", "one of two", "nothing"],
+)
+def test_a_prometheus_is_judged_by_the_targets_of_the_stack_that_it_scrapes(
+    targets: list[PrometheusSeries], verdict: Verdict, told: str
+) -> None:
+    answers = {"vector(1)": ALIVE, 'up{namespace="llm-d"}': targets}
+    there, scraped = prometheus_findings(plan(monitoring="existing"), answers.__getitem__)
+    assert (there.path, there.verdict, there.value) == ("monitoring", Verdict.FINE, f"{URL} answers")
+    assert (scraped.path, scraped.verdict, scraped.value) == ("monitoring", verdict, told)
 
 
 def test_a_prometheus_that_does_not_answer_is_a_problem_with_the_reason() -> None:

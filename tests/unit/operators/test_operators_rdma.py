@@ -1,7 +1,6 @@
 """Virtual functions: one for each GPU, on the ports that the shape has, under the names that pods ask by."""
 
 import ipaddress
-import json
 
 import pytest
 from llmd_base.errors import KitError
@@ -31,26 +30,6 @@ def test_sriov_policy_network_attachment_and_pods_use_one_resource_name(shape):
     assert network["spec"]["networkNamespace"] == shape.rdma.network_attachment.namespace
 
 
-def test_the_sriov_policy_of_mi300x_selects_the_pci_addresses_of_its_shape():
-    spec = rdma_network.policy(MI300X)["spec"]
-    buses = [address.split(":")[1] for address in spec["nicSelector"]["rootDevices"]]
-    assert buses == ["0c", "2a", "41", "58", "86", "a5", "bd", "d5"]
-    assert (spec["mtu"], spec["isRdma"], spec["deviceType"], spec["externallyManaged"]) == (
-        4220,
-        True,
-        "netdevice",
-        True,
-    )
-
-
-def test_the_rdma_network_takes_addresses_from_its_pool_and_moves_the_rdma_device():
-    spec = rdma_network.network(MI300X)["spec"]
-    assert json.loads(spec["ipam"]) == {"type": "nv-ipam", "poolName": rdma_network.ip_pool()["metadata"]["name"]}
-    plugins = json.loads(f"[{spec['metaPlugins']}]")
-    assert [plugin["type"] for plugin in plugins] == ["tuning", "rdma", "sbr"]
-    assert plugins[0]["mtu"] == rdma_network.policy(MI300X)["spec"]["mtu"]
-
-
 def test_the_rdma_address_pool_suffices_for_500_nodes_with_all_virtual_functions():
     pool = rdma_network.ip_pool()["spec"]
     subnet = ipaddress.ip_network(pool["subnet"])
@@ -77,15 +56,14 @@ def test_an_unknown_naming_scheme_of_virtual_functions_is_refused():
         operators.with_function_names(MI300X, "somebody")
 
 
-def test_a_resource_name_that_the_device_plug_in_does_not_offer_is_refused():
-    other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"resource": "example.com/vf"})})
-    with pytest.raises(KitError, match=r"example.com/vf.*nvidia.com"):
-        rdma_network.policy(other)
-
-
-def test_an_oci_shape_without_known_rdma_ports_is_refused():
-    other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"sriov": None})})
-    with pytest.raises(KitError, match="no ports"):
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"resource": "example.com/vf"}, r"example.com/vf.*nvidia.com"), ({"sriov": None}, "no ports")],
+    ids=["a resource that the device plug-in does not offer", "no known RDMA ports"],
+)
+def test_a_shape_whose_virtual_functions_cannot_be_offered_is_refused(changed, said):
+    other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update=changed)})
+    with pytest.raises(KitError, match=said):
         rdma_network.policy(other)
 
 

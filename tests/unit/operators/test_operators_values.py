@@ -87,14 +87,6 @@ def test_tolerations_added_to_helm_values_do_not_change_the_catalogues_values():
     assert chart_values(facts, [])["worker"] == facts.values["worker"]
 
 
-def test_the_amd_gpu_operators_driver_and_node_discovery_are_disabled():
-    given = operators.operator("amd-gpu-operator").values
-    assert given["kmm"] == {"enabled": False, "watch": False}
-    assert given["node-feature-discovery"] == {"enabled": False}
-    assert given["crds"]["defaultCR"] == {"install": False, "upgrade": False}
-    assert given["remediation"]["enabled"] is False
-
-
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
 def test_versions_of_the_operators_helm_charts_are_pinned(name):
     chart = operators.operator(name).chart
@@ -142,18 +134,6 @@ def test_every_image_of_the_amd_gpu_operators_device_config_has_a_fixed_tag():
     images = [value for part in parts for key, value in part.items() if key.lower().endswith("image")]
     assert len(images) == 4
     assert [image for image in images if ":" not in image or "latest" in image] == []
-
-
-def test_all_operator_pods_on_gpu_nodes_tolerate_the_nodes_taints():
-    spec = device_config("ns", None, WANTED)["spec"]
-    assert spec["devicePlugin"]["devicePluginTolerations"] == WANTED
-    assert spec["devicePlugin"]["nodeLabellerTolerations"] == WANTED
-    assert spec["metricsExporter"]["tolerations"] == WANTED
-    assert WANTED == [{"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}]
-
-
-def test_the_amd_deviceconfig_disables_the_operators_own_gpu_driver():
-    assert device_config("ns", None, [])["spec"]["driver"] == {"enable": False, "blacklist": False}
 
 
 def closed(schema: Any) -> Any:
