@@ -194,21 +194,20 @@ def test_the_pulumi_id_of_an_object_follows_from_its_namespace_and_name(
     assert kubernetes_id(Pending("creating", "urn", "kubernetes:core/v1:ConfigMap", inputs)) == identifier
 
 
+def orphans(
+    client: EmptyOci, deployment: Any, foreseen: recovery.Recovery | None = None, progress: Listener | None = None
+) -> list[recovery.Orphan]:
+    known = foreseen or recovery.Recovery()
+    return recovery.orphans(client, "llmd-oke/prod", ["c"], ["AD-1"], deployment, known, progress or Listener())
+
+
 def test_untracked_resources_with_the_stacks_tag_are_orphans_by_descending_cost():
     answers: dict[str, Any] = {
         POOLS: [pool("ocid1.nodepool.known"), pool("ocid1.nodepool.lost", timeCreated="2026-11-22T00:00:00Z")],
         "compute /vcns": [{"id": "ocid1.vcn.lost", "displayName": "prod", "freeformTags": TAG}],
         "compute /subnets": [{"id": "ocid1.subnet.others", "displayName": "x", "freeformTags": {"a": "b"}}],
     }
-    lost = recovery.orphans(
-        EmptyOci(answers),
-        "llmd-oke/prod",
-        ["c"],
-        ["AD-1"],
-        state(known=({"urn": "u", "id": "ocid1.nodepool.known"},)),
-        recovery.Recovery(),
-        Listener(),
-    )
+    lost = orphans(EmptyOci(answers), state(known=({"urn": "u", "id": "ocid1.nodepool.known"},)))
     assert [(orphan.identifier, orphan.costs) for orphan in lost] == [
         ("ocid1.nodepool.lost", True),
         ("ocid1.vcn.lost", False),
@@ -218,11 +217,9 @@ def test_untracked_resources_with_the_stacks_tag_are_orphans_by_descending_cost(
 
 @pytest.mark.parametrize("pools", [[pool()], [pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")]])
 def test_a_pool_that_a_pending_creation_may_have_made_is_no_orphan(pools: list[dict[str, Any]]):
-    other = pool("ocid1.nodepool.lost", name="prod-other")
-    client = EmptyOci({POOLS: [*pools, other]})
-    deployment = state(POOL)
-    foreseen = recovery.look(deployment, recovery.in_oci(lambda: client))
-    lost = recovery.orphans(client, "llmd-oke/prod", ["c"], ["AD-1"], deployment, foreseen, Listener())
+    client = EmptyOci({POOLS: [*pools, pool("ocid1.nodepool.lost", name="prod-other")]})
+    foreseen = recovery.look(state(POOL), recovery.in_oci(lambda: client))
+    lost = orphans(client, state(POOL), foreseen)
     assert [orphan.identifier for orphan in lost] == ["ocid1.nodepool.lost"]
 
 
@@ -236,43 +233,25 @@ BALANCER: Any = {"id": "ocid1.nlb.1", "systemTags": {"orcl-containerengine": {"C
 GONE = {"lifecycleState": "DELETED"}
 
 
-def lost(state_ids: tuple[str, ...] = (), progress: Listener | None = None, **answers: Any) -> list[str]:
+def lost(state_ids: tuple[str, ...] = (), **answers: Any) -> list[str]:
     keys = {"pools": POOLS, "instances": INSTANCES, "networks": NETWORKS, "clusters": CLUSTERS}
     client = EmptyOci({keys.get(name, name): items for name, items in answers.items()})
     deployment = state(known=tuple({"urn": f"u::{item}", "id": item} for item in state_ids))
-    found_ = recovery.orphans(
-        client, "llmd-oke/prod", ["c"], ["AD-1"], deployment, recovery.Recovery(), progress or Listener()
-    )
-    return [orphan.identifier for orphan in found_]
+    return [orphan.identifier for orphan in orphans(client, deployment)]
 
 
 @pytest.mark.parametrize("tags", [{}, {"freeformTags": TAG}], ids=["without the stack's tag", "with it"])
-def test_nodes_and_load_balancers_of_existing_clusters_are_no_orphans(tags: dict[str, Any]):
+def test_nodes_and_load_balancers_are_orphans_only_of_deleted_pools_or_clusters(tags: dict[str, Any]):
     pooled: Any = {**POOLED, "freeformTags": {**POOLED["freeformTags"], **tags.get("freeformTags", {})}}
-    there: Any = {
-        "pools": [pool()],
-        "networks": [NETWORK],
-        "clusters": [CLUSTER],
-        "instances": [{**MANAGED, **tags}, pooled],
-        BALANCERS: {"items": [{**BALANCER, **tags}]},
-    }
-    assert lost(("ocid1.nodepool.1", "ocid1.network.1", "ocid1.cluster.1"), **there) == []
+    of_owners: Any = {"instances": [{**MANAGED, **tags}, pooled], BALANCERS: {"items": [{**BALANCER, **tags}]}}
+    there: Any = {"pools": [pool()], "networks": [NETWORK], "clusters": [CLUSTER], **of_owners}
+    owners = ("ocid1.nodepool.1", "ocid1.network.1", "ocid1.cluster.1")
+    assert lost(owners, **there) == []
     assert lost((), **there) == ["ocid1.cluster.1", "ocid1.nodepool.1", "ocid1.network.1"]
-
-
-@pytest.mark.parametrize("tags", [{}, {"freeformTags": TAG}], ids=["without the stack's tag", "with it"])
-def test_nodes_and_load_balancers_of_deleted_pools_or_clusters_are_orphans(tags: dict[str, Any]):
-    pooled: Any = {**POOLED, "freeformTags": {**POOLED["freeformTags"], **tags.get("freeformTags", {})}}
-    gone: Any = {
-        "pools": [pool(**GONE)],
-        "networks": [{**NETWORK, "lifecycleState": "TERMINATED"}],
-        "clusters": [{**CLUSTER, **GONE}],
-        "instances": [{**MANAGED, **tags}, pooled],
-        BALANCERS: {"items": [{**BALANCER, **tags}]},
-    }
+    ended = {"pools": [pool(**GONE)], "networks": [{**NETWORK, "lifecycleState": "TERMINATED"}]}
+    gone: Any = {**there, **ended, "clusters": [{**CLUSTER, **GONE}]}
     orphaned = ["ocid1.instance.managed", "ocid1.instance.pooled", "ocid1.nlb.1"]
-    assert lost((), **gone) == orphaned
-    assert lost(("ocid1.nodepool.1", "ocid1.network.1", "ocid1.cluster.1"), **gone) == orphaned
+    assert lost((), **gone) == lost(owners, **gone) == orphaned
 
 
 def test_a_load_balancer_known_only_by_its_subnet_belongs_to_the_stacks_cluster():
@@ -285,10 +264,10 @@ def test_a_load_balancer_known_only_by_its_subnet_belongs_to_the_stacks_cluster(
 
 
 def test_the_search_for_orphans_goes_on_if_oci_refuses_to_list_a_type():
+    refused = OciError(404, "NotAuthorizedOrNotFound", "no rights")
+    client = EmptyOci({POOLS: [pool("ocid1.nodepool.lost")], BALANCERS: refused})
     progress = Listener()
-    pools: Any = {"pools": [pool("ocid1.nodepool.lost")]}
-    client = EmptyOci({POOLS: pools["pools"], BALANCERS: OciError(404, "NotAuthorizedOrNotFound", "no rights")})
-    found_ = recovery.orphans(client, "llmd-oke/prod", ["c"], [], state(), recovery.Recovery(), progress)
+    found_ = orphans(client, state(), progress=progress)
     assert [orphan.identifier for orphan in found_] == ["ocid1.nodepool.lost"]
     assert progress.news == ["not looked for: nlb network-load-balancers of c, which OCI doesn't list: no rights"]
 

@@ -18,6 +18,8 @@ from stack_files import created_pool, created_stack
 POOL = replaced_pool()["urn"]
 PROTECTED = document(errors=(f'unable to replace resource "{POOL}"\nas it is currently marked for protection',))
 SCALED = urn("kubernetes:apps/v1:Deployment", "d")
+BOUND_PREVIEW = "preview --json --show-sames --non-interactive --save-plan FILE"
+BOUND_UPDATE = "up --yes --skip-preview --plan FILE"
 
 
 def scaled_by_hand() -> CommandResult:
@@ -32,11 +34,8 @@ def test_an_update_reports_refreshes_and_reverts_manual_changes():
     cli = Cli(document(), seen=scaled_by_hand())
     assert cli.update() == 0
     config = urn("kubernetes:core/v1:ConfigMap", "config")
-    assert cli.asked == [
-        f"refresh --yes --skip-preview --target {SCALED} --target {config}",
-        "preview --json --show-sames --non-interactive --save-plan FILE",
-        "up --yes --skip-preview --plan FILE",
-    ]
+    refresh = f"refresh --yes --skip-preview --target {SCALED} --target {config}"
+    assert cli.asked == [refresh, BOUND_PREVIEW, BOUND_UPDATE]
     assert [news for news in cli.progress.news if "by hand:" in news] == [
         "changed by hand: Deployment d: spec.replicas was 2 and is 3; the update makes it what the stack file says",
         "changed by hand: ConfigMap config is gone; the update makes it anew",
@@ -87,10 +86,7 @@ def test_an_update_goes_on_if_manual_changes_cannot_be_determined():
     cli = Cli(document(), seen=CommandResult(255, "", "the cluster does not answer"))
     assert cli.update() == 0
     assert "they can't be seen, and so are not taken back: the cluster does not answer" in cli.progress.news
-    assert cli.asked == [
-        "preview --json --show-sames --non-interactive --save-plan FILE",
-        "up --yes --skip-preview --plan FILE",
-    ]
+    assert cli.asked == [BOUND_PREVIEW, BOUND_UPDATE]
 
 
 def test_preview_and_update_refresh_the_state_if_others_change_resources():
@@ -118,15 +114,6 @@ def test_failed_resources_are_distinguished_from_those_that_were_not_started():
         "what failed: NodePool gpu. Not begun for it, as `expected resource operations for ...` means, and left to the"
         " next update: Stash gpu-image-v1.34.2"
     )
-
-
-def test_an_update_is_previewed_before_it_is_executed():
-    cli = Cli(document())
-    assert cli.update() == 0
-    assert cli.asked == [
-        "preview --json --show-sames --non-interactive --save-plan FILE",
-        "up --yes --skip-preview --plan FILE",
-    ]
 
 
 def unknown(op: str, name: str, protect: bool = True, **old: Any) -> dict[str, Any]:
@@ -180,18 +167,20 @@ def test_without_yes_an_update_lets_pulumi_ask_for_confirmation():
     assert cli.asked[-1] == "up --plan FILE"
 
 
-def test_an_update_whose_preview_is_refused_changes_nothing():
-    cli = Cli(document(replaced_pool()))
-    with pytest.raises(KitError, match="prod-mi300x"):
-        cli.update()
-    assert cli.asked == ["preview --json --show-sames --non-interactive --save-plan FILE"]
-
-
-def test_an_update_whose_preview_fails_changes_nothing_and_says_why():
-    cli = Cli(document(errors=("the bucket is gone",)))
-    with pytest.raises(KitError, match="the bucket is gone"):
-        cli.update(allow_replace=True)
-    assert not [words for words in cli.asked if words.startswith(("up", "state"))]
+@pytest.mark.parametrize(
+    ("preview", "allow_replace", "why"),
+    [
+        (document(replaced_pool()), False, "prod-mi300x"),
+        (PROTECTED, False, "marked for protection"),
+        (document(errors=("the bucket is gone",)), True, "the bucket is gone"),
+    ],
+    ids=["a loss", "a protected loss", "a failed preview"],
+)
+def test_an_update_whose_preview_is_refused_or_fails_changes_nothing(preview: str, allow_replace: bool, why: str):
+    cli = Cli(preview, [{"urn": POOL, "protect": True}])
+    with pytest.raises(KitError, match=why):
+        cli.update(allow_replace=allow_replace)
+    assert cli.asked == [BOUND_PREVIEW]
 
 
 def test_protection_is_removed_only_from_resources_that_an_update_may_replace():
@@ -201,12 +190,6 @@ def test_protection_is_removed_only_from_resources_that_an_update_may_replace():
     assert cli.update(allow_replace=True) == 0
     assert [words for words in cli.asked if words.startswith("state")] == [f"state unprotect {POOL} --yes"]
     assert cli.asked[-1].startswith("up")
-
-
-def test_removing_protection_from_resources_is_refused_without_the_option():
-    cli = Cli(PROTECTED, [{"urn": POOL, "protect": True}])
-    with pytest.raises(KitError, match="marked for protection"):
-        cli.update()
 
 
 def test_on_full_nodes_an_update_first_deletes_servers_of_the_old_version():
@@ -222,19 +205,15 @@ def test_on_full_nodes_an_update_first_deletes_servers_of_the_old_version():
 def test_no_old_server_is_deleted_if_the_user_declines_the_update():
     cli = Cli((DATA / "preview-switch.json").read_text())
     assert cli.update(yes=False, agreed=False) == 1
-    assert cli.asked == ["preview --json --show-sames --non-interactive --save-plan FILE"]
+    assert cli.asked == [BOUND_PREVIEW]
 
 
-def test_protected_resources_are_not_destroyed():
+def test_protected_resources_are_destroyed_only_on_request():
     cli = Cli(document(), [{"urn": POOL, "protect": True}])
     with pytest.raises(KitError, match="prod-mi300x") as refused:
         updates.destroy(cli.pulumi, cli.progress, yes=True, unprotect=False)
     assert "--unprotect" in (refused.value.remedy or "")
     assert cli.asked == []
-
-
-def test_protected_resources_are_destroyed_on_request():
-    cli = Cli(document(), [{"urn": POOL, "protect": True}])
     assert updates.destroy(cli.pulumi, cli.progress, yes=True, unprotect=True) == 0
     assert cli.asked == [f"state unprotect {POOL} --yes", "destroy --yes"]
 
@@ -244,7 +223,7 @@ ADD_ON = {"type": "oci:ContainerEngine/addon:Addon", "inputs": {"addonName": "Cl
 OTHER = {"type": "oci:ContainerEngine/addon:Addon", "inputs": {"addonName": "NvidiaGpuPlugin"}}
 SCALING = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}
 FIXED = planning.plan_object(created_stack(created_pool(size=2)))
-REFRESHING_SCALED = planning.plan_object(created_stack(created_pool(size=2, scaling=SCALING)))
+AUTOSCALED = planning.plan_object(created_stack(created_pool(size=2, scaling=SCALING)))
 
 
 def left(state: str, type_: str = NODE_POOL, **changes: Any) -> dict[str, Any]:
@@ -256,17 +235,21 @@ def reads(plan: planning.Plan, *resources: dict[str, Any]) -> bool:
     return with_refresh(Cli("", resources).pulumi, plan).refresh
 
 
-def test_pool_sizes_that_the_autoscaler_changes_are_refreshed():
-    assert reads(REFRESHING_SCALED)
-
-
-def test_a_pool_that_is_no_longer_autoscaled_is_refreshed_from_oci():
-    assert reads(FIXED, ADD_ON)
-
-
-@pytest.mark.parametrize("resources", [(), (OTHER,)])
-def test_an_update_of_a_stack_without_the_autoscaler_add_on_does_not_refresh_it(resources: tuple[dict[str, Any], ...]):
-    assert not reads(FIXED, *resources)
+@pytest.mark.parametrize(
+    ("plan", "resources", "refreshes"),
+    [
+        (AUTOSCALED, [], True),
+        (FIXED, [ADD_ON], True),
+        (FIXED, [OTHER, left("CREATING")], True),
+        (FIXED, [OTHER], False),
+        (FIXED, [], False),
+    ],
+    ids=["autoscaled", "autoscaled before", "failed creation", "another add-on", "no add-on"],
+)
+def test_an_update_refreshes_the_state_only_if_others_may_have_changed_resources(
+    plan: planning.Plan, resources: list[dict[str, Any]], refreshes: bool
+):
+    assert reads(plan, *resources) is refreshes
 
 
 def test_an_update_of_a_stack_that_creates_no_cluster_does_not_refresh_the_state():
@@ -275,29 +258,22 @@ def test_an_update_of_a_stack_that_creates_no_cluster_does_not_refresh_the_state
     assert cli.asked == []
 
 
-def test_after_a_failed_creation_of_a_pool_the_next_update_refreshes_the_state():
-    assert reads(FIXED, OTHER, left("CREATING"))
-
-
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 STATES = {
-    CLUSTER: ("CREATING", "ACTIVE", "FAILED", "DELETING", "DELETED", "UPDATING"),
-    NODE_POOL: (*("CREATING", "ACTIVE", "UPDATING", "DELETING", "DELETED", "FAILED", "INACTIVE", "NEEDS_ATTENTION"),),
-    "oci:ContainerEngine/addon:Addon": (
-        *("CREATING", "ACTIVE", "DELETING", "DELETED", "UPDATING", "NEEDS_ATTENTION", "FAILED"),
-    ),
+    CLUSTER: "CREATING ACTIVE FAILED DELETING DELETED UPDATING",
+    NODE_POOL: "CREATING ACTIVE UPDATING DELETING DELETED FAILED INACTIVE NEEDS_ATTENTION",
+    "oci:ContainerEngine/addon:Addon": "CREATING ACTIVE DELETING DELETED UPDATING NEEDS_ATTENTION FAILED",
     "oci:Core/clusterNetwork:ClusterNetwork": (
-        *("PROVISIONING", "SCALING", "STARTING", "STOPPING", "TERMINATING", "STOPPED", "RUNNING", "TERMINATED"),
+        "PROVISIONING SCALING STARTING STOPPING TERMINATING STOPPED RUNNING TERMINATED"
     ),
     "oci:Core/instance:Instance": (
-        *("MOVING", "PROVISIONING", "RUNNING", "STARTING", "STOPPING", "STOPPED", "CREATING_IMAGE", "TERMINATING"),
-        "TERMINATED",
+        "MOVING PROVISIONING RUNNING STARTING STOPPING STOPPED CREATING_IMAGE TERMINATING TERMINATED"
     ),
-    "oci:Core/computeCluster:ComputeCluster": ("ACTIVE", "DELETED"),
+    "oci:Core/computeCluster:ComputeCluster": "ACTIVE DELETED",
 }
 """All lifecycle states of what holds nodes, or is needed for them (OCI API reference, `lifecycleState`)."""
 
-RECORDED = [(type_, {"state": state}) for type_, states in STATES.items() for state in states]
+RECORDED = [(type_, {"state": state}) for type_, states in STATES.items() for state in states.split()]
 RECORDED += [(type_, outputs) for type_ in STATES for outputs in ({}, None)]
 FAILED_CREATION = "creating urn:pulumi:prod::llmd-oke::x::gpu: 1 error occurred:\n\t* Out of host capacity"
 NOTHING_THERE = (
@@ -307,20 +283,13 @@ FAILED_UPDATE = "updating urn:pulumi:prod::llmd-oke::x::gpu: 1 error occurred:\n
 
 
 @pytest.mark.parametrize(("type_", "outputs"), RECORDED)
-@pytest.mark.parametrize("error", [FAILED_CREATION, NOTHING_THERE], ids=["creation", "update that found nothing"])
-def test_a_resource_whose_creation_failed_counts_as_gone_whatever_its_outputs_say(
-    type_: str, outputs: dict[str, Any] | None, error: str
-):
-    assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[error]))
-
-
-@pytest.mark.parametrize(("type_", "outputs"), RECORDED)
-def test_a_pool_of_a_failed_update_is_refreshed_unless_oci_reports_it_as_existing(
+def test_a_resource_that_failed_counts_as_gone_unless_oci_reports_it_after_an_update(
     type_: str, outputs: dict[str, Any] | None
 ):
     created = {"ACTIVE", "CREATING_IMAGE", "INACTIVE", "MOVING", "NEEDS_ATTENTION", "RUNNING", "STOPPED", "STOPPING"}
     there = (outputs or {}).get("state") in {*created, "UPDATING"}
-    assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[FAILED_UPDATE])) is not there
+    for error, gone in ((FAILED_CREATION, True), (NOTHING_THERE, True), (FAILED_UPDATE, not there)):
+        assert is_gone_after_failure(left("", type_, outputs=outputs, initErrors=[error])) is gone, error
 
 
 def test_after_a_failed_acceptance_job_the_next_update_refreshes_the_pulumi_state():

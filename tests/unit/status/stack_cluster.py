@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from llmd_oke.operations.status.status import planned_images
 from llmd_oke.planning import Plan
 from llmd_oke.program.models import unit_name
 from llmd_oke.serving import labels
+from typer.testing import Result
 
 NOW = "2026-11-23T02:00:00Z"
 LONG_AGO = "2026-11-20T02:00:00Z"
@@ -25,6 +27,7 @@ ADDRESS = "127.0.0.2"
 """Of all pods; nobody listens there, so that they are reached through the API server."""
 
 Object = dict[str, Any]
+Run = Callable[..., Result]
 Answer = tuple[int, str] | Callable[[], tuple[int, str]]
 
 READY = {"type": "Ready", "status": "True", "lastTransitionTime": LONG_AGO}
@@ -130,9 +133,15 @@ class StackCluster:
         return 404, json.dumps({"kind": "Status", "code": 404, "message": f"{place} is not there"})
 
 
+@cache
+def small_plan() -> Plan:
+    """The plan of `small_stack`."""
+    return stack_files.plan(*small_stack()["models"], nodes=1)
+
+
 def healthy_cluster() -> StackCluster:
     """The cluster of `small_stack` where all is well, and nobody asks anything of it."""
-    return cluster_of(stack_files.plan(*small_stack()["models"], nodes=1))
+    return cluster_of(small_plan())
 
 
 def cluster_of(plan: Plan) -> StackCluster:
@@ -159,13 +168,8 @@ def _groups(plan: Plan) -> Iterable[tuple[str, dict[str, str], int, dict[str, st
             own = {**labels.front_door_selector(model.name), labels.FRONT_DOOR: "v"}
             yield f"{model.name}-front-door", own, 2, {"envoy": planned["envoy"]}, 0
     if plan.front_door is not None:
-        yield (
-            "front-door-v",
-            {**labels.stack_front_door_selector(), labels.FRONT_DOOR: "v"},
-            2,
-            {"envoy": planned["envoy"]},
-            0,
-        )
+        own = {**labels.stack_front_door_selector(), labels.FRONT_DOOR: "v"}
+        yield "front-door-v", own, 2, {"envoy": planned["envoy"]}, 0
 
 
 @contextmanager
@@ -199,13 +203,13 @@ def served(cluster: StackCluster, folder: Path) -> Generator[Path]:
 
 
 def kubeconfig(folder: Path, server: str) -> Path:
-    """A kubeconfig that leads to an address."""
+    """A kubeconfig that leads to an address; without TLS, clients need not read the machine's authorities."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
     }
     file = folder / "kubeconfig.yaml"

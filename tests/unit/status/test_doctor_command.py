@@ -1,16 +1,13 @@
 """`llmd-oke doctor`: a stack that runs, its archive, and the ways in which nothing can be seen."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from llmd_oke.cli.main import app
-from stack_cluster import NAMESPACE, StackCluster, kubeconfig
+from stack_cluster import NAMESPACE, Run, StackCluster, kubeconfig
 from test_support import log
 from typer.testing import CliRunner, Result
-
-Run = Callable[..., Result]
 
 
 def doctor(*words: str) -> Result:

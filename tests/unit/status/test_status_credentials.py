@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import stack_files
 from certificates_for_tests import certificate, private_key
-from stack_cluster import LONG_AGO, StackCluster, cluster_of, small_stack
-from typer.testing import Result
+from stack_cluster import LONG_AGO, Run, StackCluster, cluster_of, small_stack
 
-Run = Callable[..., Result]
 HOST = "llm.example.com"
 DOOR = {
     "host": HOST,
