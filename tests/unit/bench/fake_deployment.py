@@ -20,7 +20,7 @@ from llmd_bench.deployment import (
 )
 from llmd_bench.evidence import DecisionCounter, EvidenceSettings
 from llmd_bench.load.generator import CompletionsTarget
-from llmd_bench.smoke import SmokePlan
+from llmd_bench.smoke import SmokePlan, SmokeResult, smoke
 
 DECISIONS = DecisionCounter(
     ("llm_d_inference_scheduler_disagg_decision_total", "llm_d_inference_scheduler_pd_decision_total"),
@@ -196,3 +196,13 @@ async def served() -> AsyncGenerator[Deployment]:
     finally:
         fake.released.set()
         await server.close()
+
+
+def measured(**changes: object) -> SmokeResult:
+    """The result of a smoke benchmark of such a deployment, for the tests of a module to read."""
+
+    async def measure() -> SmokeResult:
+        async with served() as deployment:
+            return await smoke(deployment.plan(**changes))
+
+    return asyncio.run(measure())

@@ -3,6 +3,7 @@
 from fake_deployment import DECISIONS, MODEL, TOPOLOGY
 from llmd_bench.evidence import EvidenceSettings, OtherApi
 from llmd_bench.smoke_request import PodGroup, SmokeLimits, SmokeRequest
+from llmd_oke.catalogue.benchmarks import builtin_set
 
 REQUEST = SmokeRequest(
     namespace="llm-d",
@@ -26,3 +27,6 @@ REQUEST = SmokeRequest(
     evidence=EvidenceSettings(DECISIONS),
     facts={"stack": "mine"},
 )
+
+QUESTIONS = builtin_set().model_copy(update={"registers": {50: 20}})
+"""Few short questions of the kit's own."""

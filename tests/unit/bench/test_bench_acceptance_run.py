@@ -25,7 +25,6 @@ from llmd_pods.acceptance_run import (
     judge,
     judge_pool,
     request_from_json,
-    shortage,
 )
 
 LIMITS = NodeRequirements(8, 8, 3, 4220, 40.0, 350.0, 310.0, 0.9)
@@ -154,27 +153,16 @@ def test_acceptance_results_of_passed_nodes_are_stored_with_date_image_and_uid()
     assert cluster.tainted() == []
 
 
-def test_nodes_that_have_passed_are_not_tested_again():
-    cluster = Cluster(reports=sound())
-    cluster.lead()
-    cluster.pods.clear()
-    results, problems = cluster.lead()
-    assert (len(results), problems, cluster.pods) == (3, [], {})
-
-
-def test_a_replaced_node_of_the_same_name_is_tested_again():
-    cluster = Cluster(reports=sound())
-    cluster.lead()
-    cluster.pods.clear()
-    cluster.nodes["b"]["metadata"]["uid"] = "another"
-    cluster.lead()
-    assert list(cluster.pods.values()) == ["b"]
-
-
-def test_acceptance_deletes_its_pods_at_the_end():
+def test_of_nodes_that_have_passed_only_a_replaced_one_is_tested_again():
     cluster = Cluster(reports=sound())
     cluster.lead()
     assert cluster.deleted == ["job-0", "job-1", "job-2"]
+    cluster.pods.clear()
+    results, problems = cluster.lead()
+    assert (len(results), problems, cluster.pods) == (3, [], {})
+    cluster.nodes["b"]["metadata"]["uid"] = "another"
+    cluster.lead()
+    assert list(cluster.pods.values()) == ["b"]
 
 
 def with_slow_node():
@@ -185,11 +173,10 @@ def with_slow_node():
     }
 
 
-def test_a_failed_node_is_tainted_and_serving_goes_on_if_spare_nodes_suffice():
-    cluster = Cluster(reports=with_slow_node())
+def test_a_failed_node_is_tainted_even_if_others_change_it_and_serving_goes_on_with_spares():
+    cluster = Cluster(reports=with_slow_node(), conflicts=2)
     results, problems = cluster.lead()
-    assert cluster.tainted() == ["c"]
-    assert problems == []
+    assert (cluster.tainted(), problems) == (["c"], [])
     assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
 
 
@@ -210,12 +197,6 @@ def test_a_node_that_passes_loses_the_acceptance_taint_and_keeps_others():
     cluster.nodes["a"]["spec"]["taints"] = [other, {"key": TAINT_KEY, "value": "failed", "effect": "NoSchedule"}]
     cluster.lead()
     assert cluster.nodes["a"]["spec"]["taints"] == [other]
-
-
-def test_a_node_is_tainted_even_if_others_change_it_meanwhile():
-    cluster = Cluster(reports=with_slow_node(), conflicts=2)
-    cluster.lead()
-    assert cluster.tainted() == ["c"]
 
 
 def test_a_tool_missing_in_the_image_is_reported_and_taints_no_node():
@@ -247,32 +228,31 @@ def test_a_node_whose_gpus_are_in_use_is_not_tested():
     assert results["c"].verdict == "not tested"
 
 
-def test_a_node_whose_test_pod_does_not_report_in_time_fails_acceptance():
-    cluster = Cluster(reports=sound("ab"))
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        ({}, "its pod did not report in time"),
+        (
+            {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"message": "first\nno memory\n"}}}]},
+            "its pod ended: no memory",
+        ),
+    ],
+    ids=["silent", "failed"],
+)
+def test_a_node_whose_test_pod_fails_or_does_not_report_in_time_fails_acceptance(states, reason):
+    cluster = Cluster(reports=sound("ab"), states={"c": states} if states else {})
     results, _ = cluster.lead()
-    assert results["c"].reason == "its pod did not report in time"
-    assert cluster.tainted() == ["c"]
+    assert (results["c"].reason, cluster.tainted()) == (reason, ["c"])
 
 
-def test_a_test_pod_that_fails_is_reported_with_its_termination_message():
-    ended = {"terminated": {"message": "first\nout of memory\n"}}
-    cluster = Cluster(reports=sound("ab"), states={"c": {"phase": "Failed", "containerStatuses": [{"state": ended}]}})
-    results, _ = cluster.lead()
-    assert results["c"].reason == "its pod ended: out of memory"
-
-
-def test_a_node_that_lacks_devices_fails_acceptance_without_a_test_pod():
-    cluster = Cluster(reports=sound("ab"))
+def test_a_node_that_lacks_devices_or_is_not_ready_fails_acceptance_without_a_test_pod():
+    cluster = Cluster(reports=sound("a"))
+    cluster.nodes["b"]["status"]["conditions"] = []
     cluster.nodes["c"] = node("c", **{"nvidia.com/sriov-rdma-vf": "7"})
     results, _ = cluster.lead()
+    assert results["b"].reason == "the node is not Ready"
     assert results["c"].reason == "it has 7 of 8 nvidia.com/sriov-rdma-vf"
-    assert "c" not in cluster.pods.values()
-
-
-def test_a_node_that_is_not_ready_is_reported_as_such_by_acceptance():
-    broken = node("a")
-    broken["status"]["conditions"] = []
-    assert shortage(broken, DEVICES) == "the node is not Ready"
+    assert list(cluster.pods.values()) == ["a"]
 
 
 def test_a_node_with_a_missing_gpu_is_left_out_of_link_tests_between_nodes():
@@ -287,11 +267,8 @@ def test_only_nodes_named_in_the_acceptance_request_are_tested():
     cluster = Cluster(reports={"b": report("b", PairMeasurement("b", (), 320.0))})
     cluster.lead(replace(REQUEST, only=("b",)))
     assert list(cluster.pods.values()) == ["b"]
-
-
-def test_requesting_acceptance_of_a_node_that_the_pool_lacks_is_refused():
     with pytest.raises(KitError, match="The pool mi300x has no node z"):
-        Cluster().lead(replace(REQUEST, only=("z",)))
+        cluster.lead(replace(REQUEST, only=("z",)))
 
 
 def test_a_stored_acceptance_failure_of_a_node_that_is_not_retested_counts():

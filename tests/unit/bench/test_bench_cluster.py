@@ -28,12 +28,8 @@ def pod(name: str, address: str | None, **metadata) -> dict:
 
 
 def test_running_pods_with_an_address_are_found_by_their_labels(account):
-    items = [
-        pod("b", "10.0.0.2"),
-        pod("a", "10.0.0.1"),
-        pod("new", None),
-        pod("old", "10.0.0.3", deletionTimestamp="now"),
-    ]
+    gone = pod("old", "10.0.0.3", deletionTimestamp="now")
+    items = [pod("b", "10.0.0.2"), pod("a", "10.0.0.1"), pod("new", None), gone]
     result, seen = cluster(account, lambda _: httpx.Response(200, json={"items": items}))
     assert [item.name for item in result.pods("ns", {"x/y": "z", "w": "v"})] == ["a", "b"]
     assert seen[0].url.params["labelSelector"] == "x/y=z,w=v"
@@ -98,19 +94,14 @@ def test_a_refused_request_is_reported_in_the_api_servers_words(account):
         refused.apply({"metadata": {"name": "smoke", "namespace": "ns"}})
 
 
-def test_the_api_client_returns_none_for_a_configmap_that_does_not_exist(account):
+def test_the_api_client_returns_a_configmaps_creation_time_and_nothing_of_a_missing_one(account):
+    metadata = {"creationTimestamp": "2026-03-02T12:00:05Z"}
+    result, _ = cluster(account, lambda _: httpx.Response(200, json={"metadata": metadata}))
+    assert result.created_s("ns", "start") == 1772452805.0
     missing, _ = cluster(account, lambda _: httpx.Response(404, json={"message": "not found"}))
-    assert missing.config_map("ns", "start") is None
+    assert (missing.created_s("ns", "start"), missing.config_map("ns", "start")) == (None, None)
 
 
 def test_the_api_client_of_a_pod_raises_an_error_outside_of_a_pod():
     with pytest.raises(KitError, match="runs in pods only"):
         from_environment({})
-
-
-def test_the_api_client_returns_the_creation_time_of_a_configmap_in_seconds(account):
-    metadata = {"creationTimestamp": "2026-03-02T12:00:05Z"}
-    result, _ = cluster(account, lambda _: httpx.Response(200, json={"metadata": metadata}))
-    assert result.created_s("ns", "start") == 1772452805.0
-    missing, _ = cluster(account, lambda _: httpx.Response(404, json={"message": "not found"}))
-    assert missing.created_s("ns", "start") is None

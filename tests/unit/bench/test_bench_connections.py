@@ -1,14 +1,8 @@
 import asyncio
-import datetime as dt
-import ipaddress
 import itertools
 import socket
-import ssl
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.errors import KitError
@@ -49,11 +43,6 @@ def test_a_response_with_a_content_length_is_complete_after_that_many_bytes():
 def test_a_response_without_a_length_ends_with_the_connection():
     reader, body = read(b"HTTP/1.1 200 OK\r\n\r\n", b"abc")
     assert (body, reader.complete, reader.end(), reader.keep_alive) == (b"abc", False, True, False)
-
-
-def test_a_chunked_response_is_incomplete_if_the_connection_ends_first():
-    reader, _ = read(HEAD + chunk(TOKEN))
-    assert not reader.end()
 
 
 def test_interim_http_responses_are_skipped():
@@ -131,30 +120,21 @@ async def test_an_http_429_response_is_recorded_with_its_retry_after_in_seconds(
     assert record.retry_after_s == (30 if wait == "30" else None)
 
 
-async def test_a_stream_that_stops_half_way_counts_as_truncated():
-    async with serving(always(HEAD + chunk(TOKEN) + chunk(TOKEN), close=True)) as target:
+@pytest.mark.parametrize(
+    ("answer", "close", "failure", "events", "said"),
+    [
+        (HEAD + chunk(TOKEN) + chunk(TOKEN), True, Failure.CUT, 2, "after 2 events"),
+        (HEAD + chunk(TOKEN) + LAST, False, Failure.CUT, 1, ""),
+        (b"", True, Failure.CONNECTION, 0, ""),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", False, Failure.CONNECTION, 0, "not HTTP"),
+    ],
+    ids=["stopped half way", "without its end mark", "closed before it", "not HTTP"],
+)
+async def test_an_incomplete_answer_is_a_failure_of_its_own_kind(answer, close, failure, events, said):
+    async with serving(always(answer, close=close)) as target:
         (record,) = await send(target)
-    assert (record.failure, len(record.event_times_s)) == (Failure.CUT, 2)
-    assert "after 2 events" in record.error
-
-
-async def test_a_stream_without_its_end_mark_counts_as_truncated():
-    async with serving(always(HEAD + chunk(TOKEN) + LAST)) as target:
-        (record,) = await send(target)
-    assert record.failure is Failure.CUT
-
-
-async def test_a_connection_closed_before_the_response_is_a_connection_failure():
-    async with serving(always(b"", close=True)) as target:
-        (record,) = await send(target)
-    assert record.failure is Failure.CONNECTION
-
-
-async def test_a_response_that_is_not_http_is_a_connection_failure():
-    async with serving(always(b"SSH-2.0-OpenSSH_9.6\r\n")) as target:
-        (record,) = await send(target)
-    assert record.failure is Failure.CONNECTION
-    assert "not HTTP" in record.error
+    assert (record.failure, len(record.event_times_s)) == (failure, events)
+    assert said in record.error
 
 
 async def test_a_host_name_that_does_not_resolve_is_reported(monkeypatch):
@@ -182,44 +162,6 @@ async def test_a_server_without_tls_is_a_tls_failure():
     async with serving(talk) as target:
         (record,) = await send(CompletionsTarget(target.base_url.replace("http", "https"), "m"))
     assert record.failure is Failure.TLS
-
-
-def certificate(folder) -> ssl.SSLContext:
-    """A server's context with a certificate that nobody signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "router")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    (folder / "key.pem").write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return context
-
-
-async def test_an_untrusted_certificate_is_a_tls_failure(tmp_path):
-    async with serving(always(WHOLE), ssl=certificate(tmp_path)) as target:
-        (record,) = await send(target)
-    assert record.failure is Failure.TLS
-    assert record.error == "the certificate of 127.0.0.1 is refused: self-signed certificate"
-
-
-async def test_a_certificate_of_the_given_authority_is_trusted(tmp_path):
-    async with serving(always(WHOLE), ssl=certificate(tmp_path)) as target:
-        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
-        records = await send(CompletionsTarget(target.base_url, "m", verify=context), 3)
-    assert [record.failure for record in records] == [None] * 3
 
 
 async def test_a_server_restart_under_load_fails_only_requests_in_flight():

@@ -25,20 +25,16 @@ def grown(before: list[Reading], after: list[Reading], counter=PROMPTS):
     return change(Snapshot(tuple(before)), Snapshot(tuple(after)), "prefill", counter)
 
 
-def test_all_series_of_a_prometheus_counter_are_summed():
-    text = 'vllm:prompt_tokens_total{engine="0"} 3\nvllm:prompt_tokens_total{engine="1"} 4\n'
-    assert reading(text).total(PROMPTS) == 7
+def test_all_series_of_a_prometheus_counter_with_accepted_labels_are_summed():
+    text = '# TYPE d_total counter\nd_total{t="prefill-decode"} 3\nd_total{t="decode-only"} 4\n'
+    assert reading(text).total(Counter(("d_total",))) == 7
+    assert reading(text).total(Counter(("d_total",), {"t": ("prefill-decode",)})) == 3
 
 
 def test_of_several_metric_names_the_first_that_is_exposed_is_used():
     assert reading("vllm:prompt_tokens 5\n").total(PROMPTS) == 5
     assert reading("vllm:prompt_tokens_total 2\nvllm:prompt_tokens 5\n").total(PROMPTS) == 2
     assert reading("other 1\n").total(PROMPTS) is None
-
-
-def test_only_metric_series_with_an_accepted_label_value_are_summed():
-    text = '# TYPE d_total counter\nd_total{t="prefill-decode"} 3\nd_total{t="decode-only"} 4\n'
-    assert reading(text).total(Counter(("d_total",), {"t": ("prefill-decode",)})) == 3
 
 
 def test_the_count_and_sum_of_a_histogram_are_read_as_counters():
@@ -50,15 +46,11 @@ def test_a_counter_that_appears_during_the_run_started_at_zero():
     assert grown([reading("other 1\n")], [reading("vllm:prompt_tokens_total 9\n")]).value == 9
 
 
-def test_metric_counters_are_summed_over_all_servers_of_a_role():
+def test_metric_counters_are_summed_over_all_servers_of_a_role_and_no_others():
     before = [reading("vllm:prompt_tokens_total 1\n", pod) for pod in ("a", "b")]
     after = [reading("vllm:prompt_tokens_total 4\n", "a"), reading("vllm:prompt_tokens_total 3\n", "b")]
-    result = grown(before, after)
+    result = grown(before, [*after, reading("vllm:prompt_tokens_total 4\n", "c", role="decode")])
     assert (result.value, result.before, result.after, result.read) == (5, 2, 7, 2)
-
-
-def test_metric_counters_of_other_roles_are_not_summed():
-    assert grown([], [reading("vllm:prompt_tokens_total 4\n", role="decode")]).value is None
 
 
 def test_a_counter_that_fell_counts_from_zero_and_its_pod_is_named_as_restarted():
@@ -104,18 +96,11 @@ def test_a_bearer_token_for_metrics_is_not_in_the_text_of_its_endpoint():
 
 
 def test_restarted_and_lost_servers_are_named_but_new_or_autoscaled_ones_are_not():
-    before = (
-        ServerPod("decode", "a", 1),
-        ServerPod("decode", "b"),
-        ServerPod("prefill", "c"),
-        ServerPod("prefill", "d", scaled=True),
-    )
-    after = (ServerPod("decode", "a", 3), ServerPod("decode", "b"), ServerPod("prefill", "new", 5))
+    stays, scaled = ServerPod("decode", "b"), ServerPod("prefill", "d", scaled=True)
+    before = (ServerPod("decode", "a", 1), stays, ServerPod("prefill", "c"), scaled)
+    after = (ServerPod("decode", "a", 3), stays, ServerPod("prefill", "new", 5))
     assert stability(before, after).restarted == ("decode a (2 times)", "prefill c is gone")
-
-
-def test_restarts_are_unknown_if_pods_cannot_be_listed():
-    assert stability((), None).restarted is None
+    assert stability((), None).restarted is None, "the pods can't be listed"
 
 
 def test_the_kv_cache_usage_of_a_server_is_the_highest_of_its_ranks():

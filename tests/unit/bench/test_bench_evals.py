@@ -95,17 +95,11 @@ def number(prompt):
     return int(prompt.split()[2])
 
 
-async def test_graded_answers_have_the_order_of_the_questions(ask):
-    answered, done = await ask(lambda prompt: (200, str(number(prompt) + 1)))
-    assert [each.id for each in answered] == [item.id for item in ITEMS]
-    assert all(each.right for each in answered)
-    assert done == [1, 2, 3, 4, 5, 6]
-
-
-async def test_an_evaluation_keeps_the_texts_of_wrong_answers(ask):
-    answered, _ = await ask(lambda prompt: (200, "7 bananas" if number(prompt) == 0 else str(number(prompt) + 1)))
-    assert [item.right for item in answered] == [False, True, True, True, True, True]
+async def test_graded_answers_have_the_order_of_the_questions_and_the_texts_of_wrong_ones(ask):
+    answered, done = await ask(lambda prompt: (200, "7 bananas" if number(prompt) == 0 else str(number(prompt) + 1)))
+    assert [(each.id, each.right) for each in answered] == [(item.id, item is not ITEMS[0]) for item in ITEMS]
     assert answered[0].text == "7 bananas"
+    assert done == [1, 2, 3, 4, 5, 6]
 
 
 async def test_an_unanswered_evaluation_question_counts_as_wrong_with_the_reason(ask):
@@ -136,22 +130,13 @@ async def test_an_evaluation_in_which_no_question_was_answered_is_an_error(ask):
         await ask(lambda _: (503, ""))
 
 
-def test_the_p_value_of_six_lost_and_no_won_questions_is_1_in_64():
+def test_an_evaluation_is_worse_only_if_it_lost_significantly_more_questions_than_it_won():
     """Six lost, none won: 1 in 64."""
     paired = pair([False] * 6 + [True] * 94, [True] * 100)
-    assert (paired.lost, paired.won) == (6, 0)
-    assert paired.p_value == pytest.approx(1 / 64)
-    assert paired.worse
-    assert paired.difference == pytest.approx(-0.06)
-
-
-def test_an_evaluation_with_as_many_questions_won_as_lost_is_not_worse():
-    paired = pair([True, False, True, True], [False, True, True, True])
-    assert not paired.worse
-
-
-def test_an_evaluation_with_a_single_lost_question_is_not_significantly_worse():
+    assert (paired.lost, paired.won, paired.worse) == (6, 0, True)
+    assert (paired.p_value, paired.difference) == (pytest.approx(1 / 64), pytest.approx(-0.06))
     assert not pair([False] + [True] * 99, [True] * 100).worse
+    assert not pair([True, False, True, True], [False, True, True, True]).worse
 
 
 def test_evaluations_with_different_numbers_of_questions_are_not_compared():
@@ -187,22 +172,16 @@ def result(answers="1" * 80, **changes):
     return EvalResult(**{**values, **changes})
 
 
-def test_an_accuracy_score_at_its_floor_passes():
-    assert judge(result("1" * 95 + "0" * 5), 0.95, None).passed
-
-
 def test_an_accuracy_score_below_its_floor_fails_and_reports_score_and_floor():
+    assert judge(result("1" * 95 + "0" * 5), 0.95, None).passed
     (failure,) = judge(result("1" * 94 + "0" * 6), 0.95, None).failures
     assert "94.0%" in failure
     assert "95.0%" in failure
 
 
-def test_an_accuracy_evaluation_without_a_known_floor_fails():
+def test_an_accuracy_evaluation_without_a_known_floor_or_without_answers_fails():
     (failure,) = judge(result(), None, None).failures
     assert "--floor" in failure
-
-
-def test_an_evaluation_without_answers_fails():
     assert not judge(result(""), 0.0, None).passed
 
 

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import pytest
 from llmd_base.errors import InvalidStack, KitError
@@ -8,15 +9,21 @@ from llmd_bench.load.workload import ClosedLoop, ConstantRate, Fixed, LogNormal,
 
 
 @pytest.mark.parametrize(
-    ("text", "shapes"),
+    ("read", "text", "expected"),
     [
-        ("closed:8,16", [ClosedLoop(8), ClosedLoop(16)]),
-        ("constant:45", [ConstantRate(45.0)]),
-        ("poisson:0.5", [PoissonRate(0.5, seed=3)]),
+        (partial(read_shapes, seed=3), "closed:8,16", [ClosedLoop(8), ClosedLoop(16)]),
+        (partial(read_shapes, seed=3), "constant:45", [ConstantRate(45.0)]),
+        (partial(read_shapes, seed=3), "poisson:0.5", [PoissonRate(0.5, seed=3)]),
+        (read_length, "4096", Fixed(4096)),
+        (read_length, "normal:100,20", Normal(100, 20)),
+        (read_length, "lognormal:100,50", LogNormal(100, 50)),
+        (read_trim, "none", Trim()),
+        (read_trim, "busy", Trim(busy=True)),
+        (read_trim, "0.2", Trim(head_share=0.2, tail_share=0.2)),
     ],
 )
-def test_each_notation_of_a_load_is_parsed_into_its_shape(text, shapes):
-    assert read_shapes(text, seed=3) == shapes
+def test_each_notation_of_loads_lengths_and_trimming_is_parsed(read, text, expected):
+    assert read(text) == expected
 
 
 def test_a_load_shape_that_names_a_trace_file_has_the_requests_of_that_file(tmp_path):
@@ -25,39 +32,21 @@ def test_a_load_shape_that_names_a_trace_file_has_the_requests_of_that_file(tmp_
     assert (len(trace.entries), str(trace)) == (2, "trace:t.csv")
 
 
-@pytest.mark.parametrize(
-    "text", ["poisson", "poisson:", "steady:4", "closed:a", "constant:-1", "constant:inf", "trace:"]
-)
-def test_an_invalid_load_shape_is_refused_with_examples(text):
-    with pytest.raises(KitError, match="closed:USERS"):
-        read_shapes(text)
+SHAPES = ("poisson", "poisson:", "steady:4", "closed:a", "constant:-1", "constant:inf", "trace:")
+LENGTHS = ("", "many", "normal:3", "normal:1,2,3", "4.5", "gamma:1,2")
 
 
 @pytest.mark.parametrize(
-    ("text", "length"),
-    [("4096", Fixed(4096)), ("normal:100,20", Normal(100, 20)), ("lognormal:100,50", LogNormal(100, 50))],
+    ("read", "text", "examples"),
+    [
+        *((read_shapes, text, "closed:USERS") for text in SHAPES),
+        *((read_length, text, "lognormal:MEAN") for text in LENGTHS),
+        *((read_trim, text, "none, busy, or a share") for text in ("0.5", "most", "")),
+    ],
 )
-def test_each_notation_of_prompt_and_output_lengths_is_parsed(text, length):
-    assert read_length(text) == length
-
-
-@pytest.mark.parametrize("text", ["", "many", "normal:3", "normal:1,2,3", "4.5", "gamma:1,2"])
-def test_invalid_prompt_or_output_lengths_are_refused_with_examples(text):
-    with pytest.raises(KitError, match="lognormal:MEAN"):
-        read_length(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "trim"), [("none", Trim()), ("busy", Trim(busy=True)), ("0.2", Trim(head_share=0.2, tail_share=0.2))]
-)
-def test_each_notation_for_trimming_a_measurement_is_parsed(text, trim):
-    assert read_trim(text) == trim
-
-
-@pytest.mark.parametrize("text", ["0.5", "most", ""])
-def test_an_invalid_notation_for_trimming_a_measurement_is_refused_with_examples(text):
-    with pytest.raises(KitError, match=r"none, busy, or a share"):
-        read_trim(text)
+def test_an_invalid_notation_of_loads_lengths_or_trimming_is_refused_with_examples(read, text, examples):
+    with pytest.raises(KitError, match=examples):
+        read(text)
 
 
 def written(tmp_path, text, name="trace.jsonl"):

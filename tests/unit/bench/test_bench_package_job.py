@@ -1,6 +1,7 @@
 """Reading what published evaluations leave behind."""
 
 import json
+import subprocess
 
 import pytest
 from llmd_bench.jobs import package as package_job
@@ -59,13 +60,16 @@ def test_the_report_of_an_evaluation_package_job_has_a_digit_for_each_answer(job
     assert (code, report["answers"]) == (0, "1")
 
 
-def test_a_failing_evaluation_package_fails_the_job_with_its_exit_code(job):
-    code, report = job("raise SystemExit(3)")
-    assert code == 3
-    assert "ended with 3" in report["error"]
+@pytest.mark.parametrize(
+    ("program", "code", "said"), [("raise SystemExit(3)", 3, "ended with 3"), ("", 1, "no results")]
+)
+def test_an_evaluation_package_that_fails_or_has_no_results_fails_the_job(job, monkeypatch, program, code, said):
+    started = subprocess.run
 
+    def run_all_but_pip(words, **options):
+        return subprocess.CompletedProcess(words, 0) if "pip" in words else started(words, **options)
 
-def test_an_evaluation_package_without_results_fails_the_job(job):
-    code, report = job("pass")
-    assert code == 1
-    assert "no results" in report["error"]
+    monkeypatch.setattr(package_job.subprocess, "run", run_all_but_pip)
+    ended, report = job(program)
+    assert ended == code
+    assert said in report["error"]

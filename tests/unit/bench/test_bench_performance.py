@@ -21,13 +21,10 @@ def test_mean_deviation_extremes_and_percentiles_of_eight_known_samples_are_exac
     assert (statistics.p50, statistics.p90, statistics.units) == (4.5, pytest.approx(7.6), "ms")
 
 
-def test_every_percentile_of_a_single_sample_is_that_sample():
+def test_every_percentile_of_a_single_sample_is_that_sample_and_none_of_no_sample():
     statistics = describe([0.25], "s")
     assert {statistics.min, statistics.p0p1, statistics.p50, statistics.p99p9, statistics.max} == {0.25}
     assert statistics.stddev == 0
-
-
-def test_empty_samples_have_no_statistics():
     assert describe([], "s") is None
 
 
@@ -58,14 +55,10 @@ def test_ttft_tpot_and_token_gaps_are_computed_as_the_report_format_defines():
 
 
 def test_tokens_that_share_a_stream_event_lower_tpot_and_not_the_measured_gaps():
-    record = request(tokens=12, events=6)
+    record, single_token = request(tokens=12, events=6), request(tokens=1)
     assert record.tpot_s == pytest.approx(0.5 / 11)
     assert record.gaps_s == pytest.approx([0.1] * 5)
-
-
-def test_a_single_token_has_no_time_per_output_token():
-    record = request(tokens=1)
-    assert (record.tpot_s, record.gaps_s) == (None, [])
+    assert (single_token.tpot_s, single_token.gaps_s) == (None, [])
 
 
 def test_throughput_per_gpu_and_per_user_divide_by_gpus_and_concurrency():
@@ -86,10 +79,7 @@ def test_decode_speed_for_each_user_is_the_inverse_of_the_mean_tpot():
 def test_the_users_of_an_open_loop_are_the_mean_number_of_requests_in_flight():
     records = [request(index, started_s=index * 0.5) for index in range(3)]
     assert summarize(records, planned=3, gpus=1).users == pytest.approx(3 * 1.0 / 2.0)
-
-
-def test_the_number_of_users_is_at_most_the_number_of_requests():
-    assert summarize([request()], planned=1, gpus=1, concurrency=8).users == 1
+    assert summarize([request()], planned=1, gpus=1, concurrency=8).users == 1, "at most that of requests"
 
 
 def test_failures_are_counted_by_reason_and_excluded_from_latencies():

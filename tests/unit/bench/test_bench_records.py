@@ -54,10 +54,6 @@ def test_every_failure_kind_has_an_explanation(failure):
     assert result.meaning
 
 
-def test_a_measurement_without_failed_requests_has_no_failure_kinds():
-    assert classify([RequestRecord(0, 0.0, 1.0)]) == []
-
-
 FINE = Health(
     slip_ms=Delay(0.1, 0.1, 4.0, 9.0),
     loop_lag_ms=Delay(0.1, 0.1, 1.0, 2.0),
@@ -71,30 +67,28 @@ def sent(index, due_s, started_s) -> RequestRecord:
     return RequestRecord(index, started_s, 1.0, (0.1, 0.2), due_s=due_s)
 
 
-def test_a_load_generator_that_keeps_up_leaves_the_measurement_valid():
-    assert spoiled_reason(FINE, 100.0) is None
+LATE = Health(slip_ms=Delay(2, 1, 12, 30), cpu_share=(0.5, 0.97))
 
 
-def test_requests_sent_late_make_a_measurement_invalid():
-    late = Health(slip_ms=Delay(2, 1, 12, 30), cpu_share=(0.5, 0.97))
-    assert spoiled_reason(late, 100.0) == (
-        "the load generator was too slow: requests were sent 12.0 ms late (p99, limit 5.0 ms); "
-        "its busiest process took 97% of a core"
-    )
-
-
-def test_sending_delays_that_are_small_against_the_servers_latency_are_accepted():
-    assert spoiled_reason(Health(slip_ms=Delay(2, 1, 12, 30)), 1000.0) is None
-
-
-def test_an_event_loop_that_wakes_up_late_makes_a_measurement_invalid():
-    assert "its event loop was 8.0 ms late" in (spoiled_reason(Health(loop_lag_ms=Delay(1, 1, 8, 9)), None) or "")
-
-
-def test_a_sending_rate_below_the_requested_one_makes_a_measurement_invalid():
-    assert "40.0 of 45.0 requests/s" in (
-        spoiled_reason(Health(offered_requests_per_s=45.0, sent_requests_per_s=40.0), None) or ""
-    )
+@pytest.mark.parametrize(
+    ("health", "latency_ms", "reason"),
+    [
+        (FINE, 100.0, None),
+        (LATE, 1000.0, None),
+        (
+            LATE,
+            100.0,
+            "the load generator was too slow: requests were sent 12.0 ms late (p99, limit 5.0 ms); "
+            "its busiest process took 97% of a core",
+        ),
+        (Health(loop_lag_ms=Delay(1, 1, 8, 9)), None, "its event loop was 8.0 ms late"),
+        (Health(offered_requests_per_s=45.0, sent_requests_per_s=40.0), None, "40.0 of 45.0 requests/s"),
+    ],
+    ids=["keeps up", "late by little of the latency", "sent late", "woken late", "slower than asked"],
+)
+def test_a_load_generator_that_does_not_keep_up_makes_a_measurement_invalid(health, latency_ms, reason):
+    spoiled = spoiled_reason(health, latency_ms)
+    assert spoiled is None if reason is None else reason in spoiled
 
 
 def test_the_load_generators_delays_and_rates_are_computed_from_its_requests():
@@ -149,37 +143,36 @@ def request(index, started_s, latency_s, **changes) -> RequestRecord:
 EVEN = [request(index, float(index), 2.0) for index in range(11)]
 
 
-def test_an_untrimmed_measured_window_is_from_first_request_to_last_answer():
-    assert window_of(EVEN, ConstantRate(1), NOTHING_TRIMMED) == MeasuredWindow(0.0, 12.0)
+USERS = [request(0, 0.0, 2.0), request(1, 1.0, 3.0), request(2, 2.0, 3.0), request(3, 4.1, 4.0)]
+BUSY = Trim(busy=True)
+
+
+@pytest.mark.parametrize(
+    ("records", "shape", "trim", "begin_s", "end_s"),
+    [
+        (EVEN, ConstantRate(1), NOTHING_TRIMMED, 0.0, 12.0),
+        (EVEN, ConstantRate(1), Trim(warmup_s=5, head_share=0.2), 6.0, 10.0),
+        (EVEN, ConstantRate(1), BUSY, 2.0, 10.0),
+        (USERS, ClosedLoop(2), BUSY, 1.0, 5.0),
+        ([request(0, 0.0, 1.0), request(1, 3.0, 1.0)], ClosedLoop(2), BUSY, 0.0, 3.0),
+    ],
+    ids=["untrimmed", "share after the warm-up", "first answer to last request", "all users busy", "never all busy"],
+)
+def test_the_measured_window_follows_from_shape_and_trimming(records, shape, trim, begin_s, end_s):
+    window = window_of(records, shape, trim)
+    assert (window.begin_s, window.end_s) == (begin_s, end_s)
+
+
+def test_the_measured_window_says_by_what_rule_it_was_chosen():
+    shared = window_of(EVEN, ConstantRate(1), Trim(warmup_s=5, head_share=0.2))
+    assert shared.rule == "without the first 5 s, without the first 20% of the time"
+    assert window_of(USERS, ClosedLoop(2), BUSY).rule == "all users busy"
 
 
 def test_head_and_tail_are_trimmed_by_shares_of_the_time_of_sending():
     window = window_of(EVEN, ConstantRate(1), Trim(head_share=0.2, tail_share=0.2))
     assert (window.begin_s, window.end_s) == (2.0, 8.0)
     assert sum(window.has(record) for record in EVEN) == 7
-
-
-def test_the_share_trimmed_from_a_measurement_is_of_the_time_after_the_warm_up():
-    window = window_of(EVEN, ConstantRate(1), Trim(warmup_s=5, head_share=0.2))
-    assert (window.begin_s, window.end_s) == (6.0, 10.0)
-    assert window.rule == "without the first 5 s, without the first 20% of the time"
-
-
-def test_the_busy_window_of_a_closed_loop_has_all_users_in_flight():
-    records = [request(0, 0.0, 2.0), request(1, 1.0, 3.0), request(2, 2.0, 3.0), request(3, 4.1, 4.0)]
-    window = window_of(records, ClosedLoop(2), Trim(busy=True))
-    assert (window.begin_s, window.end_s, window.rule) == (1.0, 5.0, "all users busy")
-
-
-def test_a_closed_loops_window_is_untrimmed_if_its_users_were_never_all_busy():
-    records = [request(0, 0.0, 1.0), request(1, 3.0, 1.0)]
-    window = window_of(records, ClosedLoop(2), Trim(busy=True))
-    assert (window.begin_s, window.end_s) == (0.0, 3.0)
-
-
-def test_the_busy_window_of_an_open_loop_is_from_first_answer_to_last_request():
-    window = window_of(EVEN, ConstantRate(1), Trim(busy=True))
-    assert (window.begin_s, window.end_s) == (2.0, 10.0)
 
 
 def test_output_tokens_count_in_the_measured_window_in_which_they_arrive():

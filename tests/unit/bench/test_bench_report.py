@@ -4,53 +4,43 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fake_deployment import Answer
+from fake_deployment import Answer, measured
 from llmd_base.row import Basis
 from llmd_bench.report import build_report, summarize_result, to_yaml
 from llmd_bench.report_format import BenchmarkReport
 from llmd_bench.reports import BenchmarkReportV01, store
-from llmd_bench.smoke import smoke
+from llmd_bench.smoke import SmokeResult, smoke
 from llmd_bench.smoke_request import Check, SmokeLimits
 from llmd_bench.tables import checks_table, render
 from llmd_oke.values import read_yaml
 from pydantic import ValidationError
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable
 
 GUIDE = Path(__file__).parent / "data/published-guide-report-v0.1.yaml"
 
 
-def published():
-    return BenchmarkReportV01.model_validate(read_yaml(GUIDE))
-
-
-@pytest.fixture
-async def result(deployment):
-    return await smoke(
-        deployment.plan(
-            thresholds=SmokeLimits(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e9),
-            basis=Basis.CALIBRATED,
-            simulated=("vLLM",),
-            time_scale=0.1,
-            facts={"cost_usd_per_hour": 24.0},
-            headers={"authorization": "Bearer s3cret"},
-        )
-    )
-
-
-def test_the_published_report_of_the_llm_d_guide_can_be_parsed():
-    report = published()
-    assert report.metrics.requests.total == 5400
-    latency = report.metrics.latency
+def test_the_published_report_of_the_llm_d_guide_defines_tpot_without_the_first_token():
+    metrics = BenchmarkReportV01.model_validate(read_yaml(GUIDE)).metrics
+    latency = metrics.latency
+    assert metrics.requests.total == 5400
     assert latency.time_per_output_token.mean == pytest.approx(0.00832535, rel=1e-6)
     assert latency.time_to_first_token.p95 == pytest.approx(2.9816138, rel=1e-6)
-    assert report.metrics.throughput.output_tokens_per_sec / 16 == pytest.approx(764.8, abs=0.05)
-
-
-def test_the_llm_d_guides_published_report_defines_tpot_without_the_first_token():
-    metrics = published().metrics
+    assert metrics.throughput.output_tokens_per_sec / 16 == pytest.approx(764.8, abs=0.05)
     tokens_after_first = metrics.requests.output_length.p50 - 1
-    typical_s = metrics.latency.time_to_first_token.p50 + metrics.latency.time_per_output_token.p50 * tokens_after_first
-    assert typical_s == pytest.approx(metrics.latency.request_latency.p50, rel=0.02)
+    typical_s = latency.time_to_first_token.p50 + latency.time_per_output_token.p50 * tokens_after_first
+    assert typical_s == pytest.approx(latency.request_latency.p50, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def result() -> SmokeResult:
+    return measured(
+        thresholds=SmokeLimits(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e9),
+        basis=Basis.CALIBRATED,
+        simulated=("vLLM",),
+        time_scale=0.1,
+        facts={"cost_usd_per_hour": 24.0},
+        headers={"authorization": "Bearer s3cret"},
+    )
 
 
 def test_a_benchmark_report_is_read_back_as_it_was_written(result):
@@ -156,24 +146,25 @@ def test_a_benchmark_summary_is_plain_json(result):
     assert set(summary["performance"]["ttft_ms"]) == {"mean", "p50", "p90", "p95", "p99", "max"}
 
 
+def shown(content: ConsoleRenderable, width: int) -> str:
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as captured:
+        console.print(content)
+    return captured.get()
+
+
 @pytest.mark.parametrize("width", [80, 100])
 def test_tables_of_a_benchmark_result_fit_the_terminal_and_omit_no_result(result, width):
-    console = Console(width=width, record=True, file=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(result))
-    text = captured.get()
+    text = shown(render(result), width)
     assert max(map(len, text.splitlines())) <= width
     for word in ("TTFT", "TPSG", "TPSU", "Remote prefill: 100.0% of 8 prompts", "pass", "calibrated", "p99"):
         assert word in text
     assert "…" not in text
 
 
-def test_a_table_of_checks_with_a_long_limit_fits_80_columns_with_its_evidence(result):
+def test_a_table_of_checks_with_a_long_limit_fits_80_columns_with_its_evidence():
     checks = (Check("output", "at least", 1_000_000.0, 1072.9, "tokens/s", "4096 tokens in 3.8 s"),)
-    console = Console(width=80, force_terminal=False)
-    with console.capture() as captured:
-        console.print(checks_table(checks))
-    lines = captured.get().splitlines()
+    lines = shown(checks_table(checks), 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert all(line.rstrip()[-1] in "│┓┩┘┃" for line in lines[1:])
     assert "4096 tokens in 3.8 s" in " ".join(line.split("│")[-2].strip() for line in lines if "│" in line)
@@ -181,9 +172,6 @@ def test_a_table_of_checks_with_a_long_limit_fits_80_columns_with_its_evidence(r
 
 async def test_a_failed_check_of_a_benchmark_is_shown_with_the_servers_error(deployment):
     deployment.script = lambda number: Answer(status=503) if number > 5 else Answer()
-    result = await smoke(deployment.plan())
-    console = Console(width=100, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(result))
-    assert "FAIL" in captured.get()
-    assert "no healthy upstream" in " ".join(captured.get().split())
+    text = shown(render(await smoke(deployment.plan())), 100)
+    assert "FAIL" in text
+    assert "no healthy upstream" in " ".join(text.split())
