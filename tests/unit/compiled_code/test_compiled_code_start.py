@@ -33,6 +33,16 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.fixture
+def first(folder: Path, tmp_path: Path) -> start.Place:
+    """The place of a server that has compiled and started."""
+    place = start.claim(folder)
+    assert place.state == "none yet"
+    compiled(place, tmp_path)
+    place.confirm()
+    return place
+
+
 def compiled(place: start.Place, links: Path, text: str = "code") -> None:
     """Start a server that compiles."""
     place.start([links / "vllm"])
@@ -49,25 +59,14 @@ def restarted(folder: Path, links: Path) -> start.Place:
     return start.claim(folder)
 
 
-def test_the_next_server_gets_the_compiled_code_of_a_server_that_had_started(folder: Path, tmp_path: Path):
-    first = start.claim(folder)
-    assert first.state == "none yet"
-    compiled(first, tmp_path)
-    first.confirm()
+def test_the_next_server_gets_the_compiled_code_that_is_removed_if_it_does_not_start(
+    folder: Path, tmp_path: Path, first: start.Place
+):
     ended(first)
     second = restarted(folder, tmp_path)
     second.start([tmp_path / "vllm"])
     assert (second.folder, second.state) == (first.folder, "as the last server left it")
     assert (tmp_path / "vllm" / "library").read_text() == "code"
-
-
-def test_compiled_code_is_removed_after_a_server_did_not_start_with_it(folder: Path, tmp_path: Path):
-    first = start.claim(folder)
-    compiled(first, tmp_path)
-    first.confirm()
-    ended(first)
-    second = restarted(folder, tmp_path)
-    second.start([tmp_path / "vllm"])
     ended(second)
     third = restarted(folder, tmp_path)
     assert third.state == "removed, because the last server with it did not start"
@@ -75,10 +74,9 @@ def test_compiled_code_is_removed_after_a_server_did_not_start_with_it(folder: P
     assert not list((tmp_path / "vllm").iterdir())
 
 
-def test_copied_code_of_a_server_that_did_not_start_is_not_copied_again(folder: Path, tmp_path: Path):
-    good = start.claim(folder)
-    compiled(good, tmp_path)
-    good.confirm()
+def test_copied_code_of_a_server_that_did_not_start_is_not_copied_again(
+    folder: Path, tmp_path: Path, first: start.Place
+):
     bad = restarted(folder, tmp_path)
     bad.start([tmp_path / "vllm"])
     assert bad.state.startswith("a copy")
@@ -94,23 +92,20 @@ def test_concurrent_servers_never_write_to_one_folder_of_compiled_code(folder: P
     assert second.state == "none yet"  # the first one has not started
 
 
-def test_a_concurrent_server_gets_its_own_copy_of_another_servers_compiled_code(folder: Path, tmp_path: Path):
-    first = start.claim(folder)
-    compiled(first, tmp_path)
-    first.confirm()
+def test_a_concurrent_server_gets_its_own_copy_of_another_servers_compiled_code(
+    folder: Path, tmp_path: Path, first: start.Place
+):
     second = restarted(folder, tmp_path)
     compiled(second, tmp_path, "other")
     assert (first.code / "vllm" / "library").read_text() == "code"
     assert (second.code / "vllm" / "library").read_text() == "other"
 
 
-def test_compiled_code_in_use_by_a_restarted_server_is_copied_for_another(folder: Path, tmp_path: Path):
-    first = start.claim(folder)
-    compiled(first, tmp_path)
-    first.confirm()
+def test_compiled_code_in_use_by_a_restarted_server_is_copied_for_another(
+    folder: Path, tmp_path: Path, first: start.Place
+):
     ended(first)
-    again = restarted(folder, tmp_path)
-    again.start([tmp_path / "vllm"])
+    restarted(folder, tmp_path).start([tmp_path / "vllm"])
     assert restarted(folder, tmp_path).state == "a copy of that in place 0"
 
 

@@ -72,6 +72,13 @@ def event(kind: str, name: str, reason: str, message: str, *, last: str = RECENT
     return {"involvedObject": involved, "reason": reason, "message": message, "count": count, "lastTimestamp": last}
 
 
+def conditioned(name: str, *conditions: tuple[str, str, str, str]) -> dict[str, object]:
+    """An object with conditions: their types, statuses, reasons and messages."""
+    keys = ("type", "status", "reason", "message")
+    told = [dict(zip(keys, condition, strict=True)) for condition in conditions]
+    return {"metadata": {"name": name, "namespace": "llm-d"}, "status": {"conditions": told}}
+
+
 def test_the_evidence_for_a_fault_names_pod_container_node_times_and_count(tmp_path: Path):
     lines = b"".join(b"ERROR 11-29 02:0%d:00 x NIXL compatibility hash mismatch.\n" % minute for minute in range(3))
     files = {"manifest.json": manifest(), "logs/decode-0/vllm.previous.log": lines}
@@ -124,18 +131,21 @@ def test_doctor_reads_compressed_logs_and_refuses_damaged_ones(tmp_path: Path):
         diagnose(open_source(log))
 
 
-def test_an_empty_log_is_nothing_to_call_healthy(tmp_path: Path):
-    (tmp_path / "vllm.log").touch()
-    assert not diagnose(open_source(tmp_path / "vllm.log")).seen
-
-
 @pytest.mark.parametrize(
-    "content", [bytes(range(256)) * 400, FAULT.decode().encode("utf-16")], ids=["binary", "utf-16"]
+    ("content", "missing"),
+    [
+        (b"", {}),
+        (bytes(range(256)) * 400, {"logs/vllm.log": "it isn't text in UTF-8"}),
+        (FAULT.decode().encode("utf-16"), {"logs/vllm.log": "it isn't text in UTF-8"}),
+    ],
+    ids=["empty", "binary", "utf-16"],
 )
-def test_a_log_that_isnt_text_is_reported_as_not_read(tmp_path: Path, content: bytes):
+def test_a_log_that_is_empty_or_no_text_is_nothing_to_call_healthy(
+    tmp_path: Path, content: bytes, missing: dict[str, str]
+):
     (tmp_path / "vllm.log").write_bytes(content)
     diagnosis = diagnose(open_source(tmp_path / "vllm.log"))
-    assert (diagnosis.seen, diagnosis.missing) == (False, {"logs/vllm.log": "it isn't text in UTF-8"})
+    assert (diagnosis.seen, diagnosis.missing) == (False, missing)
 
 
 def test_a_log_with_zeros_where_it_was_cut_is_searched(tmp_path: Path):
@@ -210,59 +220,35 @@ def test_doctor_does_not_report_faults_that_have_ended(tmp_path: Path):
     assert set(names(diagnose(files.items()))) == {"node-disk-full", "webhook-does-not-answer"}
 
 
-def test_doctor_finds_faults_of_nodes_jobs_and_unschedulable_pods(tmp_path: Path):
-    silent = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-    node = {
-        "metadata": {"name": "10.0.12.7"},
-        "status": {"conditions": [silent | {"message": "Kubelet stopped posting node status."}]},
-    }
-    full = {
-        "type": "DiskPressure",
-        "status": "True",
-        "reason": "KubeletHasDiskPressure",
-        "message": "kubelet has disk pressure",
-    }
-    node["status"]["conditions"].append(full)  # type: ignore[index]
-    late = {
-        "type": "Failed",
-        "status": "True",
-        "reason": "DeadlineExceeded",
-        "message": "Job was active longer than specified deadline",
-    }
-    job = {"metadata": {"name": "smoke", "namespace": "llm-d"}, "status": {"conditions": [late]}}
-    why = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "0/1 nodes are available: 1 Insufficient nvidia.com/sriov-rdma-vf.",
-    }
-    pending = {"metadata": {"name": "p", "namespace": "llm-d"}, "status": {"conditions": [why]}}
-    found = diagnose(documents(nodes=[node], jobs=[job], pods=[pending]).items())
+def test_doctor_finds_faults_of_nodes_jobs_and_unschedulable_pods():
+    silent = ("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+    full = ("DiskPressure", "True", "KubeletHasDiskPressure", "kubelet has disk pressure")
+    late = ("Failed", "True", "DeadlineExceeded", "Job was active longer than specified deadline")
+    unplaced = "0/1 nodes are available: 1 Insufficient nvidia.com/sriov-rdma-vf."
+    nodes, jobs = [conditioned("10.0.12.7", silent, full)], [conditioned("smoke", late)]
+    pending = conditioned("p", ("PodScheduled", "False", "Unschedulable", unplaced))
+    found = diagnose(documents(nodes=nodes, jobs=jobs, pods=[pending]).items())
     expected = {"node-not-answering", "node-disk-full", "job-took-too-long", "rdma-no-virtual-function-free"}
     assert set(names(found)) == expected
     assert "kubectl describe node 10.0.12.7" in {finding.command for finding in found.findings}
 
 
-def test_a_symptom_of_the_status_command_is_matched_to_a_fault_that_doctor_knows():
-    assert known_fault("pod p: has no node: 0/1 nodes are available: 1 Insufficient amd.com/gpu.") is not None
-    assert (
-        known_fault("node n is not Ready for 4 min: NodeStatusUnknown: Kubelet stopped posting node status.")
-        is not None
-    )
-    assert known_fault("the front door of m has no ready Envoy") is None
-    assert known_fault("HIP out of memory") is None, "a text of logs"
+@pytest.mark.parametrize(
+    ("symptom", "known"),
+    [
+        ("pod p: has no node: 0/1 nodes are available: 1 Insufficient amd.com/gpu.", True),
+        ("node n is not Ready for 4 min: NodeStatusUnknown: Kubelet stopped posting node status.", True),
+        ("the front door of m has no ready Envoy", False),
+        ("HIP out of memory", False),  # a text of logs
+    ],
+)
+def test_a_symptom_of_the_status_command_is_matched_to_a_fault_that_doctor_knows(symptom: str, known: bool):
+    assert (known_fault(symptom) is not None) is known
 
 
-def test_doctor_finds_no_fault_in_logs_and_objects_of_a_healthy_stack(tmp_path: Path):
+def test_doctor_finds_no_fault_in_logs_and_objects_of_a_healthy_stack():
     files = {f"logs/{name}": text.encode() for name, text in HEALTHY_LOGS.items()}
-    nodes = [
-        {
-            "metadata": {"name": "n"},
-            "status": {
-                "conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"}]
-            },
-        }
-    ]
+    nodes = [conditioned("n", ("Ready", "True", "", ""), ("DiskPressure", "False", "", ""))]
     files |= documents(pods=[pod("decode-0", ready=True)], nodes=nodes, jobs=[], warnings=[])
     metrics = (
         "vllm:nixl_num_failed_transfers_total 0\nvllm:num_preemptions_total 1\n"
@@ -297,9 +283,10 @@ def test_doctor_suggests_no_command_with_a_name_that_a_shell_would_execute():
 @pytest.mark.timeout(300)
 def test_log_lines_that_match_a_fault_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(log_search, "MAX_LINES", 1000)
-    hits = LogSearch(text_signatures())(FAULT * 100_000, "vllm")["nixl-versions-differ"]
+    search = LogSearch(text_signatures())
+    hits = search(FAULT * 2000, "vllm")["nixl-versions-differ"]
     assert (hits.count, hits.more) == (1000, True)
-    assert LogSearch(text_signatures())(b"plugin type '" * 1_000_000, "epp") == {}
+    assert search(b"plugin type '" * 1_000_000, "epp") == {}
 
 
 def test_fault_texts_are_found_across_read_buffers_and_in_lines_of_any_length():
@@ -310,9 +297,9 @@ def test_fault_texts_are_found_across_read_buffers_and_in_lines_of_any_length():
             assert search(content, "vllm")["nixl-versions-differ"].count == 1
 
 
-def bomb(path: Path) -> None:
-    entry = tarfile.TarInfo("s/logs/p/vllm.log")
-    entry.size = 2**40
+def bomb(path: Path, name: str = "s/logs/p/vllm.log", kind: bytes = tarfile.REGTYPE, size: int = 2**40) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.size = kind, size
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(entry.tobuf(tarfile.GNU_FORMAT))
         for _ in range(40):
@@ -320,12 +307,7 @@ def bomb(path: Path) -> None:
 
 
 def header_bomb(path: Path) -> None:
-    entry = tarfile.TarInfo("././@LongLink")
-    entry.type, entry.size = tarfile.GNUTYPE_LONGNAME, 2**34
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        file.write(entry.tobuf(tarfile.GNU_FORMAT))
-        for _ in range(40):
-            file.write(bytes(2**20))
+    bomb(path, "././@LongLink", tarfile.GNUTYPE_LONGNAME, 2**34)
 
 
 def many_files(path: Path) -> None:

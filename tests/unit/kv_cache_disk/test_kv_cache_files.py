@@ -78,10 +78,11 @@ def test_a_file_that_was_read_lately_is_kept_though_it_was_written_first(node: N
     assert node.kept == {"aaaaaaaa"}
 
 
-def test_nothing_is_deleted_below_the_limit(node: Node):
-    node.write("aaaaaaaa", minute=10)
+def test_nothing_is_deleted_below_the_limit_against_which_other_models_files_do_not_count(node: Node):
+    node.write("aaaaaaaa", minute=10, model="other")
+    node.write("bbbbbbbb", minute=20)
     assert node.limit(1).keep(0.0) == ""
-    assert node.kept == {"aaaaaaaa"}
+    assert node.kept == {"aaaaaaaa", "bbbbbbbb"}
 
 
 def test_unfinished_files_are_deleted_and_other_files_never(node: Node):
@@ -106,13 +107,6 @@ def test_links_are_neither_followed_nor_deleted(node: Node, tmp_path_factory: py
     (node.root / MODEL / "away").symlink_to(other.parent)
     node.limit(0).keep(0.0)
     assert other.exists()
-
-
-def test_files_of_other_models_do_not_count_against_a_models_limit(node: Node):
-    node.write("aaaaaaaa", minute=10, model="other")
-    node.write("bbbbbbbb", minute=20)
-    node.limit(1).keep(0.0)
-    assert node.kept == {"aaaaaaaa", "bbbbbbbb"}
 
 
 def test_files_of_earlier_models_too_are_deleted_when_little_space_is_left(node: Node):

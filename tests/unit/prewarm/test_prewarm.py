@@ -30,33 +30,30 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_model_is_stored_in_the_layout_of_hugging_faces_cache(hub: Hub, tmp_path: Path):
+def test_a_model_is_stored_in_the_layout_of_hugging_faces_cache_with_progress_shown(hub: Hub, tmp_path: Path, capfd):
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
     assert (tmp_path / "hub/models--owner--model/refs/main").read_text() == COMMIT
+    assert "(100 %)" in capfd.readouterr().out
 
 
-def test_pre_warming_a_complete_model_cache_sends_no_request(hub: Hub, tmp_path: Path):
+def test_pre_warming_downloads_only_what_the_cache_lacks_and_asks_nothing_if_it_is_complete(hub: Hub, tmp_path: Path):
     run(tmp_path)
     hub.requests.clear()
     assert run(tmp_path) == 0
     assert hub.requests == []
-
-
-def test_pre_warming_downloads_only_the_file_that_the_cache_lacks(hub: Hub, tmp_path: Path):
-    run(tmp_path)
     (snapshot(tmp_path) / "model-1.safetensors").unlink()
-    hub.requests.clear()
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
     assert len(hub.asked_for("/resolve/")) == 1
 
 
-def test_an_interrupted_download_is_resumed(hub: Hub, tmp_path: Path):
+def test_an_interrupted_download_is_resumed_and_leaves_no_unfinished_file(hub: Hub, tmp_path: Path):
     hub.broken["model-1.safetensors"] = 4000
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
     assert [asked[1] for asked in hub.asked_for("model-1")] == [None, "bytes=4000-"]
+    assert not places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished.exists()
 
 
 def test_a_terminated_pre_warming_is_resumed(hub: Hub, tmp_path: Path):
@@ -101,10 +98,10 @@ def test_a_model_cache_without_enough_space_is_refused_before_any_download(hub: 
     assert hub.asked_for("/resolve/") == []
 
 
-def test_a_hugging_face_token_is_not_sent_to_a_host_that_a_redirect_leads_to(
+def test_a_hugging_face_token_is_sent_without_a_line_break_and_to_no_host_of_a_redirect(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
     assert run(tmp_path) == 0
     assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
     request = web.urllib.request.Request("https://hub.example/a", headers={"Authorization": "Bearer hf_secret"})
@@ -112,11 +109,6 @@ def test_a_hugging_face_token_is_not_sent_to_a_host_that_a_redirect_leads_to(
     away = redirects.redirect_request(request, None, 302, "", {}, "https://elsewhere.example/a")
     home = redirects.redirect_request(request, None, 302, "", {}, "https://hub.example/b")
     assert (away.get_header("Authorization"), home.get_header("Authorization")) == (None, "Bearer hf_secret")
-
-
-def test_progress_shows_how_much_is_downloaded(hub: Hub, tmp_path: Path, capfd):
-    run(tmp_path)
-    assert "(100 %)" in capfd.readouterr().out
 
 
 def test_a_bucket_is_read_with_a_pre_authenticated_link_that_is_never_shown(hub, tmp_path, monkeypatch, capfd):
@@ -249,14 +241,6 @@ def test_an_invalid_secret_never_appears_in_the_output_of_pre_warming(hub, tmp_p
     assert status == (0 if name == "HF_TOKEN" and "/" in value else 1)
 
 
-def test_a_line_break_after_the_hugging_face_token_is_ignored(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
-    assert run(tmp_path) == 0
-    assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
-
-
 def test_urls_in_messages_have_no_password():
     assert web.without_secrets("https://user:planted@host/p/planted/n?planted") == "https://host/p/..."
 
@@ -329,24 +313,18 @@ def vocabularies(cache: Path) -> dict[str, bytes]:
     return files(cache / "encodings") if (cache / "encodings").is_dir() else {}
 
 
-def test_a_vocabulary_is_stored_in_the_cache_beside_the_weights(
+def test_a_vocabulary_is_stored_beside_the_weights_even_if_they_exist_already(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    assert with_vocabulary(hub, tmp_path) == 0
-    assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
-    assert files(snapshot(tmp_path)) == WANTED
-    assert [token for _, _, token in hub.asked_for("/encodings/")] == [None]
-
-
-def test_a_vocabulary_is_added_to_weights_that_exist_already(hub: Hub, tmp_path: Path):
     run(tmp_path)
     hub.requests.clear()
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert with_vocabulary(hub, tmp_path) == 0
-    assert [path for path, _, _ in hub.requests] == ["/encodings/o200k_base.tiktoken"]
-    hub.requests.clear()
+    assert hub.requests == [("/encodings/o200k_base.tiktoken", None, None)]
+    assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
+    assert files(snapshot(tmp_path)) == WANTED
     assert with_vocabulary(hub, tmp_path) == 0
-    assert hub.requests == []
+    assert len(hub.requests) == 1
 
 
 def test_a_tokenizer_vocabulary_of_another_digest_than_announced_is_refused(hub: Hub, tmp_path: Path, capfd):
@@ -364,28 +342,18 @@ def test_a_vocabulary_in_a_bucket_is_downloaded_with_the_weights(
     assert not [path for path, _, _ in hub.requests if path.startswith("/encodings/")]
 
 
-def listed(hub: Hub, *names: str) -> None:
-    hub.files = {"model.safetensors": b"weights", **dict.fromkeys(names, b"evil")}
-
-
 @pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
 @pytest.mark.parametrize(
     "name",
     ["../../../../models--other--model/snapshots/x/w.safetensors", "/etc/cron.d/x", "a\\..\\b", "a\x00b", "a//b", ".."],
 )
 def test_a_listed_file_whose_name_leaves_the_cache_is_refused_before_any_write(
-    hub: Hub,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    name: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    listed(hub, name)
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, name: str, capfd
+):
+    hub.files = {"model.safetensors": b"weights", name: b"evil"}
     monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o/")
-    cache = tmp_path / "mounted" / "cache"
-    assert program.main(["--cache", str(cache), "--repository", REPOSITORY, "--source", source]) == 1
-    assert "error" in capsys.readouterr().err
+    assert run(tmp_path / "mounted" / "cache", f"--source={source}") == 1
+    assert "error" in capfd.readouterr().err
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() in {b"evil", b"weights"}]
 
 
@@ -410,13 +378,22 @@ def test_a_cache_in_hugging_faces_layout_keeps_its_links_to_blobs(hub: Hub, tmp_
     assert not hub.asked_for("config.json")
 
 
-def test_a_hugging_face_listing_that_has_a_file_twice_is_refused(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    entries = hub._tree()
-    monkeypatch.setattr(hub, "_tree", lambda: [*entries, entries[-2]])
-    assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 1
-    assert "the listing has a file twice" in capsys.readouterr().err
+ENTRY = {"type": "file", "path": "model.safetensors", "size": 7, "oid": "x"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([ENTRY, ENTRY], "the listing has a file twice"),
+        *(([{**ENTRY, "size": size}], "is no listing of files") for size in (-1, "7", None, True, 1.5)),
+    ],
+)
+def test_a_hugging_face_listing_with_an_invalid_size_or_a_file_twice_is_refused(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[dict[str, object]], said: str, capfd
+):
+    monkeypatch.setattr(hub, "_tree", lambda: entries)
+    assert run(tmp_path) == 1
+    assert said in capfd.readouterr().err
 
 
 def test_two_models_download_a_vocabulary_to_different_unfinished_files(tmp_path: Path) -> None:
@@ -424,28 +401,11 @@ def test_two_models_download_a_vocabulary_to_different_unfinished_files(tmp_path
     assert models[0].unfinished != models[1].unfinished
 
 
-def test_a_complete_model_cache_contains_no_unfinished_file(hub: Hub, tmp_path: Path) -> None:
-    hub.broken["model-1.safetensors"] = 4000
-    assert run(tmp_path) == 0
-    assert not places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished.exists()
-
-
 @pytest.mark.parametrize("commit", ["../../evil", "main", "c" * 39, ""])
-def test_a_repository_with_an_invalid_commit_is_refused(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repository_with_an_invalid_commit_is_refused(hub: Hub, tmp_path: Path, monkeypatch, commit: str, capfd):
     monkeypatch.setattr("hub_for_tests.COMMIT", commit)
-    assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 1
-    assert "is no commit" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("size", [-1, "7", None, True, 1.5])
-def test_a_hugging_face_listing_with_an_invalid_file_size_is_refused(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(hub, "_tree", lambda: [{"type": "file", "path": "a", "size": size, "oid": "x"}])
-    assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 1
-    assert "is no listing of files" in capsys.readouterr().err
+    assert run(tmp_path) == 1
+    assert "is no commit" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("record", ["[]", '{"commit": "../../x", "files": {}}', '{"commit": 1, "files": {"../x": 1}}'])

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,14 +32,6 @@ pytestmark = pytest.mark.skipif(
     subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode != 0,
     reason="this machine gives no network namespaces to its users",
 )
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    served = Hub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    yield served
-    served.close()
 
 
 def prewarmed(hub: Hub, cache: Path) -> Path:
