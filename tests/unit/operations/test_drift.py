@@ -44,34 +44,30 @@ def test_drift_that_needs_a_replacement_is_not_said_to_be_reverted():
     assert to_read([drift]) == []
 
 
-def test_drift_finds_the_owner_of_a_list_item_by_the_items_key():
-    fields = {"f:spec": {"f:containers": {'k:{"name":"b"}': {"f:image": {}}}}}
-    change = changed(
-        ("spec.containers[1].image",), containers("j"), containers("x"), live(containers("x"), kubectl_set=fields)
-    )
-    (drift,) = drift_of_refresh([change])
-    assert str(drift) == f"Deployment d: spec.containers[1].image was 'j' and is 'x', set by kubectl-set; {TAKEN_BACK}"
+SECRET = {"data": {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "[secret]"}}
+ARGS = {"spec": {"args": ["a"]}}, {"spec": {"args": ["b"]}}
+LABELS = {"metadata": {"labels": {"a/b": "c"}}}, {"metadata": {}}
 
 
-def test_drift_names_the_owner_of_a_list_as_owner_of_its_items():
-    fields = {"f:spec": {"f:args": {}}}
-    was, now = {"spec": {"args": ["a"]}}, {"spec": {"args": ["b"]}}
-    (drift,) = drift_of_refresh([changed(("spec.args[0]",), was, now, live(now, k9s=fields))])
-    assert "and is 'b', set by k9s" in str(drift)
-
-
-def test_drift_of_a_field_without_a_field_manager_names_no_owner():
-    was, now = {"metadata": {"labels": {"a/b": "c"}}}, {"metadata": {}}
-    (drift,) = drift_of_refresh([changed(('metadata.labels["a/b"]',), was, now, live(now))])
-    assert str(drift) == f"Deployment d: metadata.labels[\"a/b\"] was 'c' and is absent; {TAKEN_BACK}"
-
-
-def test_secrets_and_long_values_are_not_shown_in_drift():
-    secret = {
-        "data": {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "[secret]"}
-    }
-    (drift,) = drift_of_refresh([changed(("data.k",), secret, secret, live({}))])
-    assert str(drift) == f"Deployment d: data.k was changed; {TAKEN_BACK}"
+@pytest.mark.parametrize(
+    ("path", "was", "now", "managers", "told"),
+    [
+        (
+            *("spec.containers[1].image", containers("j"), containers("x")),
+            {"kubectl_set": {"f:spec": {"f:containers": {'k:{"name":"b"}': {"f:image": {}}}}}},
+            "spec.containers[1].image was 'j' and is 'x', set by kubectl-set",
+        ),
+        ("spec.args[0]", *ARGS, {"k9s": {"f:spec": {"f:args": {}}}}, "spec.args[0] was 'a' and is 'b', set by k9s"),
+        ('metadata.labels["a/b"]', *LABELS, {}, "metadata.labels[\"a/b\"] was 'c' and is absent"),
+        ("data.k", SECRET, SECRET, {}, "data.k was changed"),
+    ],
+    ids=["item of a list by its key", "whole list", "no owner", "secret"],
+)
+def test_drift_names_the_owner_of_a_field_and_shows_no_secret(
+    path: str, was: dict[str, Any], now: dict[str, Any], managers: dict[str, Any], told: str
+):
+    (drift,) = drift_of_refresh([changed((path,), was, now, live(now, **managers))])
+    assert str(drift) == f"Deployment d: {told}; {TAKEN_BACK}"
 
 
 def test_drift_that_looks_like_autoscaling_says_how_to_ignore_replicas():

@@ -81,13 +81,10 @@ def test_objects_and_self_managed_nodes_of_a_lost_cluster_count_as_lost():
     ]
 
 
-def test_rebuild_keeps_the_cluster_and_its_objects_if_only_a_pool_is_lost():
+def test_rebuild_keeps_the_cluster_and_its_objects_if_only_a_pool_or_nothing_is_lost():
     losses = Backend(*ALL, gone=[POOL]).losses()
     assert (losses.gone, losses.objects, losses.nodes) == ((POOL,), (), ())
     assert CLUSTER in losses.kept
-
-
-def test_no_resource_counts_as_lost_if_oci_has_all_of_them():
     assert not Backend(*ALL).losses()
 
 
@@ -106,17 +103,14 @@ def test_rebuild_removes_dependencies_on_lost_resources_from_the_state():
     assert "deletedWith" not in policy
 
 
-def test_rebuild_refuses_an_identity_that_may_not_list_clusters():
+def test_rebuild_takes_a_cluster_for_lost_only_if_oci_lists_clusters_and_not_this_one():
+    backend = Backend(*ALL, gone=[CLUSTER])
     with pytest.raises(KitError, match="doesn't show the clusters of compartment to this identity"):
-        Backend(*ALL, gone=[CLUSTER]).losses(FakeOci({}))
-
-
-def test_rebuild_refuses_to_treat_a_cluster_that_oci_still_lists_as_lost():
-    there = FakeOci({CLUSTERS: [{"id": "id-oke", "lifecycleState": "ACTIVE"}]})
+        backend.losses(FakeOci({}))
     with pytest.raises(KitError, match="OCI lists the cluster id-oke, and its plug-in doesn't find it"):
-        Backend(*ALL, gone=[CLUSTER]).losses(there)
+        backend.losses(FakeOci({CLUSTERS: [{"id": "id-oke", "lifecycleState": "ACTIVE"}]}))
     deleted = FakeOci({CLUSTERS: [{"id": "id-oke", "lifecycleState": "DELETED"}]})
-    assert CLUSTER in Backend(*ALL, gone=[CLUSTER]).losses(deleted).gone
+    assert CLUSTER in backend.losses(deleted).gone
 
 
 SERVING = (resource("pulumi:providers:kubernetes", "cluster", inputs={"clusterIdentifier": "old"}), OBJECT)

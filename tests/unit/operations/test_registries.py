@@ -42,15 +42,12 @@ def look(address: str, digest: str | None = None) -> Finding:
     return finding
 
 
-def test_a_container_image_that_can_be_pulled_passes_with_its_current_digest(registry: Registry):
+def test_a_container_image_that_can_be_pulled_passes_with_its_current_or_locked_digest(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     finding = look(registry.address)
     assert (finding.check, finding.path, finding.verdict) == ("pull", "release", Verdict.FINE)
     assert finding.value == f"vLLM: {registry.address}/{REPOSITORY}:v1 can be pulled, {digest} today"
-
-
-def test_a_locked_image_is_queried_by_its_digest_as_nodes_pull_it(registry: Registry):
-    digest = registry.push(REPOSITORY, "v1", 10)
+    assert not any(request.endswith(digest) for request in registry.requests)
     assert look(registry.address, digest).value.endswith("can be pulled as it is locked")
     assert any(request.endswith(digest) for request in registry.requests)
 
@@ -105,9 +102,12 @@ def repository(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def chart(repository: str, sha256: str | None, version: str = "v1") -> Finding:
-    wanted = HelmChart(reference="gpu", version=version, repository=repository, sha256=sha256, reason="nobody asked")
-    (finding,) = chart_findings([wanted], SilentProgress())
+def wanted(repository: str, sha256: str | None) -> HelmChart:
+    return HelmChart(reference="gpu", version="v1", repository=repository, sha256=sha256, reason="nobody asked")
+
+
+def chart(repository: str, sha256: str | None) -> Finding:
+    (finding,) = chart_findings([wanted(repository, sha256)], SilentProgress())
     return finding
 
 
@@ -115,22 +115,14 @@ def test_a_chart_archive_is_compared_with_the_catalogues_checksum(repository: st
     assert chart(repository, SHA256).verdict is Verdict.FINE
     other = chart(repository, "0" * 64)
     assert (other.verdict, other.value) == (Verdict.PROBLEM, f"chart gpu v1 is {SHA256}, the catalogue has {'0' * 64}")
+    unknown = chart(repository, None)
+    assert (unknown.verdict, SHA256 in unknown.value) == (Verdict.UNKNOWN, True)
 
 
 def test_an_update_with_a_chart_archive_of_another_checksum_is_refused(repository: str):
-    def begin(sha256: str | None) -> None:
-        wanted = HelmChart(reference="gpu", version="v1", repository=repository, sha256=sha256, reason="nobody asked")
-        refuse_other_archives([wanted], SilentProgress())
-
     with pytest.raises(KitError, match=r"chart gpu v1 is .*, the catalogue has 0000"):
-        begin("0" * 64)
-    begin(SHA256)
-    begin(None)
-
-
-def test_a_chart_archive_without_a_checksum_is_reported_with_its_current_one(repository: str):
-    unknown = chart(repository, None)
-    assert (unknown.verdict, SHA256 in unknown.value) == (Verdict.UNKNOWN, True)
+        refuse_other_archives([wanted(repository, "0" * 64)], SilentProgress())
+    refuse_other_archives([wanted(repository, SHA256), wanted(repository, None)], SilentProgress())
 
 
 @pytest.mark.parametrize(
@@ -179,25 +171,13 @@ def after(answers: Answers, *references: str, take_moved: bool = False) -> LockU
     return lock_update(LOCK, images(*(references or (A, B))), answers, TODAY, take_moved=take_moved)
 
 
-def test_locking_a_digest_removes_the_reason_for_its_absence_and_keeps_comments():
-    update = after({A: StoredImage(ONE, 1234), B: StoredImage(TWO)})
-    assert (
-        update.text
-        == f"""\
-# What this file is.
-images:
-  {A}:
-    digest: {ONE}
-    source: ghcr.io, 2026-11-21
-    download_bytes: 1234
-  # B is special.
-  {B}:
-    digest: {TWO}
-    source: a published comparison
-"""
-    )
-    assert not update.moved
-    assert not update.unanswered
+@pytest.mark.parametrize("reason", ["its registry was not asked", "the package was removed\n    gone: true"])
+def test_locking_a_digest_removes_the_reason_for_its_absence_and_keeps_comments(reason: str):
+    lock = LOCK.replace("its registry was not asked", reason)
+    update = lock_update(lock, images(A, B), {A: StoredImage(ONE, 1234), B: StoredImage(TWO)}, TODAY)
+    locked = f"digest: {ONE}\n    source: ghcr.io, 2026-11-21\n    download_bytes: 1234"
+    assert update.text == LOCK.replace("digest: null\n    reason: its registry was not asked", locked)
+    assert (update.moved, update.unanswered) == ({}, {})
 
 
 def test_the_new_digest_of_a_moved_image_tag_is_locked_only_on_request():
@@ -208,12 +188,6 @@ def test_the_new_digest_of_a_moved_image_tag_is_locked_only_on_request():
     taken = after(answers, take_moved=True)
     assert not taken.moved
     assert f"digest: {THREE}\n    source: ghcr.io, 2026-11-21" in taken.text
-
-
-def test_an_image_that_is_available_again_is_not_marked_as_gone():
-    lock = LOCK.replace("its registry was not asked", "the package was removed\n    gone: true")
-    update = lock_update(lock, images(A, B), {A: StoredImage(ONE), B: StoredImage(TWO)}, TODAY)
-    assert f"  {A}:\n    digest: {ONE}\n    source: ghcr.io, 2026-11-21\n  # B is special." in update.text
 
 
 def test_a_registry_without_an_answer_changes_no_locked_digest():
@@ -249,29 +223,23 @@ def test_updating_the_image_lock_twice_changes_nothing_the_second_time():
     assert lock_update(once, images(A, B), answers, date(2027, 1, 1)).text == once
 
 
-def copied_chart(registry: Registry, sha256: str) -> HelmChart:
-    """A chart of a repository whose copy that registry has; the layer's digest is 64 zeros."""
-    registry.push("charts.example.com/gpu", "v1", 10)
+def of_repository(sha256: str) -> HelmChart:
     return HelmChart(reference="gpu", version="v1", repository="https://charts.example.com", sha256=sha256)
 
 
 def test_a_copied_chart_archive_is_compared_with_the_checksum_too(registry: Registry):
+    registry.push("charts.example.com/gpu", "v1", 10)  # the layer's digest is 64 zeros
     mirror = MirrorRegistry(registry.address)
-    (fine,) = chart_findings([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
+    (fine,) = chart_findings([of_repository("0" * 64)], SilentProgress(), mirror)
     assert (fine.verdict, fine.path) == (Verdict.FINE, "gpuStack")
-    (other,) = chart_findings([copied_chart(registry, "1" * 64)], SilentProgress(), mirror)
+    refuse_other_archives([of_repository("0" * 64)], SilentProgress(), mirror)
+    (other,) = chart_findings([of_repository("1" * 64)], SilentProgress(), mirror)
     assert other.verdict is Verdict.PROBLEM
     assert "images copy-list" in other.remedy
-
-
-def test_an_update_with_a_copied_chart_archive_of_another_checksum_is_refused(registry: Registry):
-    mirror = MirrorRegistry(registry.address)
-    refuse_other_archives([copied_chart(registry, "0" * 64)], SilentProgress(), mirror)
     with pytest.raises(KitError, match="the catalogue sha256:1111"):
-        refuse_other_archives([copied_chart(registry, "1" * 64)], SilentProgress(), mirror)
+        refuse_other_archives([of_repository("1" * 64)], SilentProgress(), mirror)
 
 
 def test_a_chart_missing_in_the_private_registry_is_a_problem(registry: Registry):
-    chart = HelmChart(reference="gpu", version="v1", repository="https://charts.example.com", sha256="0" * 64)
-    (finding,) = chart_findings([chart], SilentProgress(), MirrorRegistry(registry.address))
+    (finding,) = chart_findings([of_repository("0" * 64)], SilentProgress(), MirrorRegistry(registry.address))
     assert (finding.verdict, "charts.example.com/gpu:v1" in finding.value) == (Verdict.PROBLEM, True)
