@@ -198,25 +198,31 @@ def _python_packages() -> Iterator[SbomComponent]:
     """Yield the kit and its transitive requirements that are installed on this machine, those of its
     extras included.
     """
-    seen: dict[str, metadata.Distribution] = {}
+    versions: dict[str, str] = {}
     needs: dict[str, set[str]] = {}
     wanted = [(KIT, frozenset(metadata.metadata(KIT).get_all("Provides-Extra") or ()))]
+    visited: set[tuple[str, frozenset[str]]] = set()
     while wanted:
         name, extras = wanted.pop()
+        if (name, extras) in visited:
+            continue
+        visited.add((name, extras))
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:  # required on another platform, or by a missing extra
             continue
-        seen[_canonical(distribution.name)] = distribution
-        known = needs.setdefault(_canonical(distribution.name), set())
+        own = distribution.metadata  # read from its file whenever it is asked for
+        package = _canonical(own["Name"])
+        versions[package] = own["Version"]
+        known = needs.setdefault(package, set())
         for need, need_extras in _requirements(distribution, extras):
             if need not in known:
                 known.add(need)
                 wanted.append((need, need_extras))
-    for name, distribution in sorted(seen.items()):
-        references = tuple(_package_purl(seen[need]) for need in sorted(needs[name]) if need in seen)
-        purl = _package_purl(distribution)
-        yield SbomComponent("library", name, distribution.version, purl, purl, needs=references)
+    for name, version in sorted(versions.items()):
+        references = tuple(_package_purl(need, versions[need]) for need in sorted(needs[name]) if need in versions)
+        purl = _package_purl(name, version)
+        yield SbomComponent("library", name, version, purl, purl, needs=references)
 
 
 def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
@@ -231,8 +237,8 @@ def _requirements(distribution: metadata.Distribution, extras: frozenset[str]) -
             yield _canonical(match[1]), own
 
 
-def _package_purl(distribution: metadata.Distribution) -> str:
-    return f"pkg:pypi/{_canonical(distribution.name)}@{distribution.version}"
+def _package_purl(name: str, version: str) -> str:
+    return f"pkg:pypi/{name}@{version}"
 
 
 def _canonical(name: str) -> str:
