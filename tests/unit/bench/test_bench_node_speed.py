@@ -46,13 +46,9 @@ def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_gpus_memory_copy_rate_counts_bytes_read_and_bytes_written(clock: Clock) -> None:
+def test_a_gpus_rates_count_bytes_read_and_written_and_two_operations_for_a_multiplication(clock: Clock) -> None:
     (speed,) = gpu_speeds(torch_with(clock), 1, WORK)
     assert speed.memory_gb_per_s == pytest.approx(2.0)
-
-
-def test_a_gpus_matrix_product_rate_counts_two_operations_for_a_multiplication(clock: Clock) -> None:
-    (speed,) = gpu_speeds(torch_with(clock), 1, WORK)
     assert speed.matrix_tflops == pytest.approx(2 * 1000**3 / 2.0 / 1e12)
 
 
@@ -68,11 +64,8 @@ def test_nvme_disk_sizes_are_read_in_sectors_of_512_bytes_from_sysfs(tmp_path: P
     assert disk_sizes(tmp_path) == {"nvme0n1": 512_000, "nvme1n1": 1_024_000}
 
 
-def test_reading_a_file_systems_speed_leaves_no_file_behind(tmp_path: Path) -> None:
+def test_measuring_a_folders_read_speed_leaves_no_file_behind_or_names_the_folder(tmp_path: Path) -> None:
     assert disk_read_gb_per_s(tmp_path, WORK.disk_bytes) > 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_whose_read_speed_cannot_be_measured_is_named(tmp_path: Path) -> None:
     with pytest.raises(KitError, match=f"{tmp_path}/absent can't be measured: No such file"):
         disk_read_gb_per_s(tmp_path / "absent", WORK.disk_bytes)

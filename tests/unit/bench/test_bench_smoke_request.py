@@ -31,43 +31,30 @@ class FakeDirectory:
         return HttpEndpoint(f"http://{pod.address}:{port}")
 
 
-def test_a_smoke_request_is_read_back_from_its_file():
+def test_a_smoke_request_is_read_back_from_its_file_and_equal_ones_are_equal_json():
     assert from_json(REQUEST.to_json()) == REQUEST
-
-
-def test_equal_smoke_requests_are_written_as_equal_json():
     assert replace(REQUEST).to_json() == REQUEST.to_json()
 
 
-def test_every_pod_with_metrics_is_scraped_at_its_own_port():
-    result = resolve(REQUEST, FakeDirectory(), RunContext()).metrics
-    assert [(item.role, item.url) for item in result] == [
+def test_pods_with_metrics_are_scraped_at_their_own_ports_and_servers_listed_by_labels():
+    plan = resolve(REQUEST, FakeDirectory(), RunContext())
+    assert [(item.role, item.url) for item in plan.metrics] == [
         ("router", "http://10.0.0.1:9090/metrics"),
         ("prefill", "http://10.0.0.2:8000/metrics"),
         ("prefill", "http://10.0.0.3:8000/metrics"),
         ("decode", "http://10.0.0.4:8200/metrics"),
     ]
+    assert plan.servers
+    listed = [(server.role, server.name) for server in plan.servers()]
+    assert listed == [("prefill", "p0"), ("prefill", "p1"), ("decode", "d")]
 
 
-def test_a_smoke_job_lists_the_server_pods_of_both_roles_by_their_labels():
-    servers = resolve(REQUEST, FakeDirectory(), RunContext()).servers
-    assert servers
-    assert [(server.role, server.name) for server in servers()] == [
-        ("prefill", "p0"),
-        ("prefill", "p1"),
-        ("decode", "d"),
-    ]
-
-
-def test_each_prefill_decode_pair_is_connected_through_the_routing_sidecar():
+def test_each_prefill_decode_pair_of_a_copy_is_connected_through_the_routing_sidecar():
     pairs = resolve(REQUEST, FakeDirectory(), RunContext()).introductions
     assert [(pair.base_url, pair.headers["x-prefiller-host-port"]) for pair in pairs] == [
         ("http://10.0.0.4:8000", "10.0.0.2:8000"),
         ("http://10.0.0.4:8000", "10.0.0.3:8000"),
     ]
-
-
-def test_prefill_and_decode_servers_of_different_model_copies_are_not_connected():
     apart = replace(REQUEST, groups=(REQUEST.groups[1], replace(REQUEST.groups[2], unit="b")))
     assert resolve(apart, FakeDirectory(), RunContext()).introductions == ()
 
@@ -81,14 +68,11 @@ def test_a_benchmark_result_states_the_picker_version_that_the_rehearsal_ran():
     assert [part.version for part in plan.topology.router] == ["v0.7.1", "v1"]
 
 
-def test_without_a_rehearsals_variable_a_smoke_job_takes_servers_for_real_ones():
-    assert from_environment({}) == RunContext()
-
-
 @pytest.mark.parametrize("basis", list(Basis))
 def test_a_smoke_pod_reads_time_scale_and_simulated_parts_from_a_rehearsals_variable(basis):
     how = RunContext(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"}, ("some/model",))
     assert from_environment({VARIABLE: how.to_text()}) == how
+    assert from_environment({}) == RunContext(), "servers are real ones without it"
 
 
 GOOD = summarize([request(index) for index in range(4)], planned=4, gpus=1, concurrency=4)
@@ -100,8 +84,9 @@ def check(thresholds: SmokeLimits, performance=GOOD, proof=None):
     return only
 
 
-def test_a_smoke_request_without_thresholds_checks_nothing():
+def test_without_thresholds_or_remote_prefill_to_judge_nothing_is_checked():
     assert judge(NO_LIMITS, GOOD, None).checks == ()
+    assert judge(replace(NO_LIMITS, min_remote_prefill_share=1), GOOD, None).checks == ()
 
 
 @pytest.mark.parametrize(
@@ -141,22 +126,13 @@ def test_a_latency_that_was_not_measured_fails_its_limit():
     assert (result.value, result.passed) == (None, False)
 
 
-def test_a_silent_fallback_to_local_prefill_fails_the_check_of_remote_prefill():
+def test_remote_prefill_that_fell_back_or_that_no_server_confirms_fails_its_check():
     thresholds = replace(NO_LIMITS, min_remote_prefill_share=0.95)
     assert check(thresholds, proof=prove(router(10), prefill(10_000), decode(10_000))).passed
     fallback = check(thresholds, proof=prove(router(10), prefill(6_000), decode(6_000)))
-    assert not fallback.passed
-    assert "silent fallback" in fallback.evidence
-
-
-def test_remote_prefill_that_no_counter_of_a_server_confirms_fails_its_check():
-    result = check(replace(NO_LIMITS, min_remote_prefill_share=0.5), proof=prove(router(10), None, None))
-    assert (result.value, result.passed) == (None, False)
-    assert "nothing is proven" in result.evidence
-
-
-def test_remote_prefill_of_an_aggregated_model_is_not_judged():
-    assert judge(replace(NO_LIMITS, min_remote_prefill_share=1), GOOD, None).checks == ()
+    assert (fallback.passed, "silent fallback" in fallback.evidence) == (False, True)
+    unproven = check(thresholds, proof=prove(router(10), None, None))
+    assert (unproven.value, unproven.passed, "nothing is proven" in unproven.evidence) == (None, False, True)
 
 
 def test_a_benchmarks_verdict_names_its_failed_checks():

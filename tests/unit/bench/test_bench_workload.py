@@ -22,19 +22,12 @@ from llmd_bench.load.workload import (
 )
 
 
-def test_prompts_consist_of_distinct_three_letter_words():
-    assert len(set(WORDS)) == 128
-    assert {len(word) for word in WORDS} == {3}
-
-
-def test_a_prompt_has_four_characters_for_each_token():
-    prompt = PromptSource(4096, 0, "run").prompt(0)
+def test_a_prompt_has_a_word_of_three_letters_for_each_token_that_depends_on_run_and_seed():
+    assert (len(set(WORDS)), {len(word) for word in WORDS}) == (128, {3})
+    prompt = PromptSource(4096, 7, "run").prompt(0)
     assert len(prompt) == CHARACTERS_PER_TOKEN * 4096
     assert len(prompt.split()) == 4096
-
-
-def test_equal_run_names_and_seeds_give_equal_prompts():
-    assert PromptSource(32, 7, "a").prompt(3) == PromptSource(32, 7, "a").prompt(3)
+    assert PromptSource(4096, 7, "run").prompt(0) == prompt
 
 
 def test_no_two_benchmark_prompts_begin_with_the_same_kv_cache_block():
@@ -66,14 +59,11 @@ def test_drawn_lengths_have_the_requested_mean_and_standard_deviation(length):
     assert stdev(drawn) == pytest.approx(length.stddev, rel=0.05)
 
 
-def test_normally_distributed_lengths_stay_within_their_limits():
+def test_lengths_stay_within_their_limits_and_a_fixed_one_is_exact():
     random = dice()
     drawn = {draw(Normal(10, 100, least=5, most=20), random) for _ in range(200)}
     assert (min(drawn), max(drawn)) == (5, 20)
-
-
-def test_a_request_of_fixed_length_has_exactly_that_length():
-    assert draw(Fixed(7), dice()) == 7
+    assert draw(Fixed(7), random) == 7
 
 
 def test_prompt_lengths_depend_only_on_the_seed_but_prompt_texts_on_the_run():

@@ -101,16 +101,10 @@ def pod(name: str, *, started: bool = True, **labels: str) -> PodAddress:
     return PodAddress(name, name, started=started, labels=labels)
 
 
-def test_a_server_that_has_not_started_gets_no_canary_prompt():
-    asked = Asked(lambda *_: completion("a"), aggregated=[])
-    asked.pods["aggregated"] = [pod("s0"), pod("s1", started=False)]
-    asked.canaries.round(0)
-    assert [address for address, _ in asked.bodies] == ["s0:8000"]
-
-
-def test_servers_of_different_versions_are_not_paired_for_canaries():
+def test_only_started_servers_of_one_version_are_paired_for_canaries():
     asked = Asked(paired(lambda *_: completion("a")), prefill=[], decode=[])
-    asked.pods["prefill"] = [pod("p-old", version="1"), pod("p-new", version="2"), pod("p-newest", version="3")]
+    late = pod("p-late", started=False, version="1")
+    asked.pods["prefill"] = [pod("p-old", version="1"), pod("p-new", version="2"), pod("p-newest", version="3"), late]
     asked.pods["decode"] = [pod("d-old", version="1"), pod("d-new", version="2")]
     asked.canaries.round(0)
     assert [address for address, _ in asked.bodies] == ["p-old:8000", "d-old:8200", "p-new:8000", "d-new:8200"]
@@ -129,12 +123,8 @@ def test_the_canary_metrics_of_a_deleted_server_are_removed():
     asked.canaries.round(0)
     asked.pods["aggregated"] = [pod("s1")]
     asked.canaries.round(1)
-    seconds = (
-        asked.registry.get_sample_value(
-            "llmd_oke_canary_answer_seconds", {"unit": "u", "role": "aggregated", "server": name}
-        )
-        for name in ("s0", "s1")
-    )
+    servers = [{"unit": "u", "role": "aggregated", "server": name} for name in ("s0", "s1")]
+    seconds = [asked.registry.get_sample_value("llmd_oke_canary_answer_seconds", labels) for labels in servers]
     assert [second is None for second in seconds] == [True, False]
     assert asked.counted("aggregated", "s0", "same") == 0
 
