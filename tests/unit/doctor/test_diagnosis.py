@@ -286,7 +286,7 @@ def test_log_lines_that_match_a_fault_are_counted_up_to_a_limit(monkeypatch: pyt
     search = LogSearch(text_signatures())
     hits = search(FAULT * 2000, "vllm")["nixl-versions-differ"]
     assert (hits.count, hits.more) == (1000, True)
-    assert search(b"plugin type '" * 1_000_000, "epp") == {}
+    assert search(b"plugin type '" * 100_000, "epp") == {}
 
 
 def test_fault_texts_are_found_across_read_buffers_and_in_lines_of_any_length():

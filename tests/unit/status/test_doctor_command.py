@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from llmd_oke.cli.main import app
-from stack_cluster import NAMESPACE, Run, StackCluster, kubeconfig
+from stack_cluster import NAMESPACE, Run, StackCluster, kubeconfig, pod
 from test_support import log
 from typer.testing import CliRunner, Result
 
@@ -27,10 +27,8 @@ def test_doctor_finds_faults_in_logs_events_states_and_metrics_of_a_running_stac
     log(cluster, "fine\n")
     decode = cluster.pod("-decode-")
     name = decode["metadata"]["name"]
-    cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log"] = (
-        200,
-        "HIP out of memory. HF_TOKEN=hf_a123456789\n",
-    )
+    told = "HIP out of memory. HF_TOKEN=hf_a123456789\n"
+    cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log"] = 200, told
     cluster.counters({"-decode-": 'vllm:nixl_num_failed_transfers_total{engine="0"} 3\n'})
     decode["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     involved = {"kind": "Pod", "name": name, "namespace": NAMESPACE}
@@ -53,30 +51,21 @@ def test_doctor_finds_the_same_faults_in_a_stacks_support_archive(run: Run, clus
     cluster.counters('vllm:nixl_num_failed_notifications_total{engine="0",model="a\\"b"} 2\n')
     file = project / "x.tar.gz"
     assert run("support", "--output", str(file)).exit_code == 0
-    documents = [
+    of_stack, of_archive = (
         json.loads(result.stdout) for result in (run("doctor", "--json"), doctor("--from", str(file), "--json"))
-    ]
-    assert [[item["name"] for item in document["findings"]] for document in documents] == [
-        ["nixl-notices-failed", "rccl-iommu"]
-    ] * 2
-    assert documents[1]["stack"] == "s"
-    assert documents[0]["programs"] == documents[1]["programs"] > 0
+    )
+    assert [item["name"] for item in of_stack["findings"]] == ["nixl-notices-failed", "rccl-iommu"]
+    assert [item["name"] for item in of_archive["findings"]] == ["nixl-notices-failed", "rccl-iommu"]
+    assert of_archive["stack"] == "s"
+    assert of_stack["programs"] == of_archive["programs"] > 0
 
 
 def test_doctor_reads_logs_of_unready_pods_in_other_namespaces(run: Run, cluster: StackCluster):
     log(cluster, "fine\n")
-    status = {
-        "phase": "Pending",
-        "conditions": [],
-        "containerStatuses": [{"name": "plugin", "image": "", "imageID": "", "ready": False, "restartCount": 0}],
-    }
-    cluster.pods.append(
-        {
-            "metadata": {"name": "plugin-0", "namespace": "kube-amd-gpu"},
-            "spec": {"containers": [{"name": "plugin"}]},
-            "status": status,
-        }
-    )
+    plugin = pod("plugin-0", {}, {"plugin": ""})
+    plugin["metadata"]["namespace"] = "kube-amd-gpu"
+    plugin["status"] |= {"phase": "Pending", "conditions": []}
+    cluster.pods.append(plugin)
     cluster.answers["/api/v1/namespaces/kube-amd-gpu/pods/plugin-0/log"] = 200, "plugin.go:136] Found 0 AMDGPUs\n"
     (finding,) = json.loads(run("doctor", "--json").stdout)["findings"]
     assert (finding["name"], finding["evidence"][0]["namespace"]) == ("gpu-plugin-finds-no-gpu", "kube-amd-gpu")
@@ -86,18 +75,10 @@ def test_without_permission_on_all_events_doctor_reads_those_of_the_stacks_names
     log(cluster, "fine\n")
     cluster.answers["/api/v1/events"] = 403, '{"message": "no"}'
     involved = {"kind": "ReplicaSet", "name": "r", "namespace": NAMESPACE}
-    cluster.events.append(
-        {
-            "metadata": {"name": "e"},
-            "involvedObject": involved,
-            "reason": "FailedCreate",
-            "message": 'violates PodSecurity "x"',
-            "lastTimestamp": "2999-01-01T00:00:00Z",
-        }
-    )
-    assert [item["name"] for item in json.loads(run("doctor", "--json").stdout)["findings"]] == [
-        "pod-violates-security"
-    ]
+    told = {"reason": "FailedCreate", "message": 'violates PodSecurity "x"', "lastTimestamp": "2999-01-01T00:00:00Z"}
+    cluster.events.append({"metadata": {"name": "e"}, "involvedObject": involved, **told})
+    (finding,) = json.loads(run("doctor", "--json").stdout)["findings"]
+    assert finding["name"] == "pod-violates-security"
 
 
 def test_doctor_exits_with_2_if_the_cluster_does_not_answer(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
@@ -107,11 +88,7 @@ def test_doctor_exits_with_2_if_the_cluster_does_not_answer(run: Run, project: P
     assert "does not answer" in json.loads(result.stdout)["error"]
 
 
-@pytest.mark.parametrize("words", [[], ["--from", "/nowhere"]])
-def test_doctor_exits_with_2_if_there_is_nothing_to_examine(words: list[str]):
-    assert doctor(*words).exit_code == 2
-
-
-def test_doctor_exits_with_2_for_a_folder_without_logs(tmp_path: Path):
+def test_doctor_exits_with_2_if_there_is_nothing_to_examine(tmp_path: Path):
+    assert doctor().exit_code == doctor("--from", "/nowhere").exit_code == 2
     result = doctor("--from", str(tmp_path))
     assert (result.exit_code, "nothing was there to read" in result.output) == (2, True)
