@@ -180,15 +180,12 @@ def test_a_failed_node_is_tainted_even_if_others_change_it_and_serving_goes_on_w
     assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
 
 
-def test_a_single_failed_node_prevents_serving_if_on_failure_is_hold():
-    _, problems = Cluster(reports=with_slow_node()).lead(replace(REQUEST, on_failure="hold"))
-    assert problems[0].startswith("c failed (links: GPU 0")
-    assert "onFailure is hold" in problems[1]
-
-
-def test_serving_is_prevented_if_models_need_more_nodes_than_passed_acceptance():
-    _, problems = Cluster(reports=with_slow_node()).lead(replace(REQUEST, needed=3))
-    assert problems[1] == "2 of 3 nodes may serve, the models need 3"
+def test_a_failed_node_prevents_serving_if_on_failure_is_hold_or_too_few_nodes_passed():
+    _, held = Cluster(reports=with_slow_node()).lead(replace(REQUEST, on_failure="hold"))
+    assert held[0].startswith("c failed (links: GPU 0")
+    assert "onFailure is hold" in held[1]
+    _, too_few = Cluster(reports=with_slow_node()).lead(replace(REQUEST, needed=3))
+    assert too_few[1] == "2 of 3 nodes may serve, the models need 3"
 
 
 def test_a_node_that_passes_loses_the_acceptance_taint_and_keeps_others():
@@ -311,23 +308,17 @@ class ClusterWithBindings(Cluster):
         return judge(AcceptanceRun(request, self, "acceptance-mi300x-1a2b", "uid", self.pause, lambda: self.now_s))
 
 
-def test_a_passed_acceptance_job_removes_its_service_account_from_role_bindings():
-    cluster = ClusterWithBindings(reports=sound())
-    assert cluster.judge() == []
-    assert cluster.asked == [("PATCH", path, {"subjects": None}) for path in BINDINGS]
-
-
-def test_a_failed_acceptance_job_deletes_the_role_bindings_of_its_service_account():
-    cluster = ClusterWithBindings(
-        reports={**sound(), "c": report("c", checks=(CheckResult("gpus", "failed", "7 GPUs"),))}
-    )
-    assert cluster.judge(replace(REQUEST, needed=3))[-1] == "2 of 3 nodes may serve, the models need 3"
-    assert cluster.asked == [("DELETE", path, None) for path in BINDINGS]
-
-
-def test_an_acceptance_job_deletes_its_role_bindings_if_it_ends_without_a_verdict():
-    cluster = ClusterWithBindings()
-    cluster.refusal = KitError("The API server does not answer.")
+def test_an_acceptance_jobs_service_account_loses_its_role_bindings_however_it_ends():
+    passed = ClusterWithBindings(reports=sound())
+    assert passed.judge() == []
+    assert passed.asked == [("PATCH", path, {"subjects": None}) for path in BINDINGS]
+    deleted = [("DELETE", path, None) for path in BINDINGS]
+    faulty = report("c", checks=(CheckResult("gpus", "failed", "7 GPUs"),))
+    failed = ClusterWithBindings(reports={**sound(), "c": faulty})
+    assert failed.judge(replace(REQUEST, needed=3))[-1] == "2 of 3 nodes may serve, the models need 3"
+    assert failed.asked == deleted
+    without_verdict = ClusterWithBindings()
+    without_verdict.refusal = KitError("The API server does not answer.")
     with pytest.raises(KitError, match="does not answer"):
-        cluster.judge()
-    assert cluster.asked == [("DELETE", path, None) for path in BINDINGS]
+        without_verdict.judge()
+    assert without_verdict.asked == deleted

@@ -92,30 +92,21 @@ def test_prompts_computed_by_prefill_and_again_by_decode_are_detected():
     ("seconds", "rate", "contradicts"), [(4.0, "0.25", True), (3.0, "0.33", False), (0.5, "2", False)]
 )
 def test_kv_transfers_as_slow_as_emulated_rdma_contradict_the_remote_prefill_proof(seconds, rate, contradicts):
+    emulated = replace(SETTINGS, emulated_gb_per_s=0.25)
     counted = f"vllm:nixl_bytes_transferred_sum 1e9\nvllm:nixl_xfer_time_seconds_sum {seconds}\n"
-    proof = prove(
-        router(10), prefill(10_000), decode(10_000) + counted, settings=replace(SETTINGS, emulated_gb_per_s=0.25)
-    )
+    proof = prove(router(10), prefill(10_000), decode(10_000) + counted, settings=emulated)
     (note,) = proof.notes
     assert note.startswith(f"KV cache was read at {rate} GB/s, without the RDMA network")
     assert ("software emulation" in note, not proof.consistent) == (contradicts, contradicts)
-
-
-def test_a_kv_transfer_rate_without_counters_is_reported_as_unknown():
-    proof = prove(router(10), prefill(10_000), decode(10_000), settings=replace(SETTINGS, emulated_gb_per_s=0.25))
-    (note,) = proof.notes
-    assert "not known" in note
-    assert proof.consistent
-
-
-def test_a_picker_that_never_disaggregates_gives_a_remote_prefill_share_of_zero():
-    proof = prove(router(0, local=10), prefill(0), decode(0, transfers=0))
-    assert (proof.share, proof.fallback_requests, proof.consistent) == (0, 0, True)
+    uncounted = prove(router(10), prefill(10_000), decode(10_000), settings=emulated)
+    assert (uncounted.consistent, ["not known" in note for note in uncounted.notes]) == (True, [True])
 
 
 def test_the_pickers_decisions_are_counted_under_each_releases_metric_name_or_as_none():
     older = 'llm_d_inference_scheduler_pd_decision_total{decision_type="prefill-decode"} 10\n'
     assert prove(older, prefill(10_000), decode(10_000)).by_epp == 1
+    never = prove(router(0, local=10), prefill(0), decode(0, transfers=0))
+    assert (never.share, never.fallback_requests, never.consistent) == (0, 0, True)
     without = prove("other 1\n", prefill(0), decode(0, transfers=0))
     assert without.by_epp == 0
     assert "shows none of" in without.notes[0]
@@ -127,28 +118,21 @@ def test_remote_prefill_is_proved_by_server_counters_if_picker_metrics_are_unrea
     assert proof.notes == ("metrics could not be read: router-0",)
 
 
-def test_a_prompts_last_partial_block_computed_by_decode_is_no_local_prefill():
+def test_decode_servers_prove_by_tokens_up_to_a_partial_block_or_by_transfers_of_ranks():
     assert prove(router(10), prefill(10_000), decode(10_000 - 150)).by_decode == 1
     assert prove(router(10), prefill(10_000), decode(10_000 - 160)).by_decode == pytest.approx(0.984)
+    by_rank = prove(router(10), prefill(10_000), decode(None, transfers=10))
+    assert by_rank.by_decode == 0.5
+    assert "transfers per tensor-parallel rank" in by_rank.notes[-1]
 
 
-def test_kv_transfers_are_counted_by_rank_if_transferred_tokens_are_not_counted():
-    proof = prove(router(10), prefill(10_000), decode(None, transfers=10))
-    assert proof.by_decode == 0.5
-    assert "transfers per tensor-parallel rank" in proof.notes[-1]
-
-
-def test_requests_of_other_clients_during_a_benchmark_are_detected():
+def test_requests_of_other_clients_are_detected_and_their_local_prefills_not_counted():
     proof = prove(router(12), prefill(12_000), decode(12_000))
-    assert proof.share == 1
+    assert (proof.share, proof.consistent) == (1, False)
     assert [note.split(":")[0] for note in proof.notes] == ["other traffic", "other traffic"]
-    assert not proof.consistent
-
-
-def test_local_prefills_of_other_clients_prompts_do_not_count_as_the_benchmarks():
-    proof = prove(router(11, local=3), prefill(10_600), decode(10_600))
-    assert proof.share == 1
-    assert "so that all shares are upper bounds" in proof.notes[0]
+    local = prove(router(11, local=3), prefill(10_600), decode(10_600))
+    assert local.share == 1
+    assert "so that all shares are upper bounds" in local.notes[0]
 
 
 def test_failed_requests_of_a_benchmark_do_not_count_as_those_of_other_clients():
@@ -183,12 +167,9 @@ def test_an_aborted_prefill_does_not_count_as_finished():
     assert prove(router(10), aborted, decode(9_000)).failed_prefills == 1
 
 
-@pytest.mark.parametrize("prefill_text", [None, "other 1\n"], ids=["silent", "without the counter"])
-def test_the_number_of_failed_prefills_is_unknown_if_servers_do_not_count_them(prefill_text: str | None):
-    assert prove(router(10), prefill_text, decode(9_000)).failed_prefills is None
-
-
-def test_the_number_of_failed_prefills_is_unknown_if_a_server_was_added_meanwhile():
+def test_the_number_of_failed_prefills_is_unknown_unless_the_same_servers_count_them():
+    assert prove(router(10), None, decode(9_000)).failed_prefills is None
+    assert prove(router(10), "other 1\n", decode(9_000)).failed_prefills is None
     pods = (ServerPod("prefill", "p-0"), ServerPod("prefill", "p-1"))
     after = replace(seen(router(10), prefill(8_000), decode(8_000)), servers=pods)
     assert prove_remote_prefill(replace(UNCOUNTED, servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None

@@ -65,12 +65,6 @@ async def test_an_open_loop_may_end_after_a_duration(deployment):
     assert (len(result.records), result.planned) == (10, 10)
 
 
-async def test_a_closed_loop_may_end_after_a_duration(deployment):
-    (result,) = await run(deployment, LoadStage(ClosedLoop(1), duration_s=0.2))
-    assert result.records
-    assert max(record.started_s for record in result.records) < 1
-
-
 async def test_stages_of_a_sweep_have_different_prompts(deployment):
     results = await run(deployment, *sweep(ConstantRate, (100, 200), requests=3))
     assert [result.stage.name for result in results] == ["constant:100", "constant:200"]
