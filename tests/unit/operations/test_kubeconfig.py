@@ -1,5 +1,6 @@
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,14 @@ from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 PROJECT = Path(__file__).resolve().parents[3]
 
 
-def pulumi(stack: str, ended: CommandResult, asked: list[Sequence[str]]) -> PulumiCli:
+def of_cluster(stack: str, ended: CommandResult, asked: list[Sequence[str]]) -> AbstractContextManager[None]:
+    """The kubeconfig of a stack's cluster, which Pulumi answers with."""
+
     def run(argv: Sequence[str], _: bool) -> CommandResult:
         asked.append(argv)
         return ended
 
-    return PulumiCli(PROJECT, stack, "pulumi", run)
+    return cluster_kubeconfig(PulumiCli(PROJECT, stack, "pulumi", run), planning.plan_stack_file(PROJECT, stack))
 
 
 def test_kubeconfig_points_to_a_created_cluster_only_while_the_cluster_is_queried(
@@ -24,8 +27,7 @@ def test_kubeconfig_points_to_a_created_cluster_only_while_the_cluster_is_querie
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "/home/me/.kube/another-cluster")
     asked: list[Sequence[str]] = []
-    plan = planning.plan_stack_file(PROJECT, "reference")
-    with cluster_kubeconfig(pulumi("reference", CommandResult(0, "kind: Config"), asked), plan):
+    with of_cluster("reference", CommandResult(0, "kind: Config"), asked):
         path = Path(os.environ["KUBECONFIG"])
         assert path.read_text() == "kind: Config"
         assert path.parent.stat().st_mode & 0o077 == 0
@@ -37,16 +39,12 @@ def test_kubeconfig_points_to_a_created_cluster_only_while_the_cluster_is_querie
 def test_for_an_existing_cluster_kubeconfig_in_the_environment_stays_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     asked: list[Sequence[str]] = []
-    with cluster_kubeconfig(pulumi("guide", CommandResult(0), asked), planning.plan_stack_file(PROJECT, "guide")):
+    with of_cluster("guide", CommandResult(0), asked):
         assert "KUBECONFIG" not in os.environ
     assert not asked
 
 
 def test_a_created_cluster_whose_stack_has_no_kubeconfig_output_is_an_error() -> None:
-    plan = planning.plan_stack_file(PROJECT, "reference")
     failed = CommandResult(1, errors="error: current stack does not have output property 'kubeconfig'")
-    with (
-        pytest.raises(KitError, match="does not have output property"),
-        cluster_kubeconfig(pulumi("reference", failed, []), plan),
-    ):
-        pass
+    with pytest.raises(KitError, match="does not have output property"), of_cluster("reference", failed, []):
+        pytest.fail("queried")

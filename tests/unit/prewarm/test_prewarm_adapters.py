@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
@@ -32,26 +31,13 @@ def placed(cache: Path, name: str) -> Path:
     return cache / "adapters" / f"llama-adapters@{COMMIT}" / name
 
 
-def written(cache: Path, name: str) -> dict[str, Any]:
-    return json.loads((placed(cache, name) / "adapter_config.json").read_text())
-
-
 def test_a_lora_adapter_is_stored_where_vllms_resolver_looks(hub: Hub, tmp_path: Path):
-    assert run(tmp_path, wanted("sql-1")) == 0
-    base = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
-    assert written(tmp_path, "sql-1") == {**CONFIG, "base_model_name_or_path": str(base)}
-    assert (placed(tmp_path, "sql-1") / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
-
-
-def test_a_model_cache_without_adapters_has_the_adapter_folder_that_vllm_needs(hub: Hub, tmp_path: Path):
-    assert run(tmp_path, wanted()) == 0
-    assert placed(tmp_path, ".").is_dir()
-
-
-def test_the_list_of_adapters_to_download_may_be_a_json_file(hub: Hub, tmp_path: Path):
     (tmp_path / "adapters.json").write_text(wanted("sql-1"))
     assert run(tmp_path, f"@{tmp_path / 'adapters.json'}") == 0
-    assert placed(tmp_path, "sql-1").is_dir()
+    base = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
+    config = json.loads((placed(tmp_path, "sql-1") / "adapter_config.json").read_text())
+    assert config == {**CONFIG, "base_model_name_or_path": str(base)}
+    assert (placed(tmp_path, "sql-1") / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
 
 
 def test_pre_warming_downloads_an_added_adapter_and_none_that_is_stored_already(hub: Hub, tmp_path: Path):
@@ -61,6 +47,11 @@ def test_pre_warming_downloads_an_added_adapter_and_none_that_is_stored_already(
     assert hub.requests == []
     assert placed(tmp_path, "sql-1").is_dir()
     assert placed(tmp_path, "sql-2").is_dir()
+
+
+def test_a_model_cache_without_adapters_has_the_adapter_folder_that_vllm_needs(hub: Hub, tmp_path: Path):
+    assert run(tmp_path, wanted()) == 0
+    assert placed(tmp_path, ".").is_dir()
 
 
 @pytest.mark.parametrize(
