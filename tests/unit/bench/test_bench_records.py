@@ -96,18 +96,12 @@ def test_the_load_generators_delays_and_rates_are_computed_from_its_requests():
     health = generator_health(records, ConstantRate(1), SectionResult(lags_s=[0.001], cpu_share=[0.2]))
     assert (round(health.slip_ms.max, 6), round(health.slip_ms.mean, 6)) == (3.0, 2.0)
     assert (health.offered_requests_per_s, round(health.sent_requests_per_s, 2)) == (1.0, 1.0)
-
-
-def test_a_closed_loop_has_no_offered_rate():
     assert generator_health([sent(0, 0, 0)], ClosedLoop(1), SectionResult()).offered_requests_per_s is None
+    assert delay_of([]) is None
 
 
 def test_a_lost_load_process_makes_a_measurement_invalid():
     assert generator_health([], ClosedLoop(1), SectionResult(lost=["process 2 hung"])).spoiled == "process 2 hung"
-
-
-def test_the_sending_delay_of_no_requests_is_unknown():
-    assert delay_of([]) is None
 
 
 WHOLE = RequestRecord(3, 0.5, 1.25, array("d", [0.25, 0.5]), 128, 2, counted_by_server=True, due_s=0.499, status=200)

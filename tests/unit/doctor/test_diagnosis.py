@@ -246,23 +246,19 @@ def test_a_symptom_of_the_status_command_is_matched_to_a_fault_that_doctor_knows
     assert (known_fault(symptom) is not None) is known
 
 
-def test_doctor_finds_no_fault_in_logs_and_objects_of_a_healthy_stack():
+def test_doctor_finds_no_fault_in_logs_objects_and_metrics_of_a_healthy_stack():
     files = {f"logs/{name}": text.encode() for name, text in HEALTHY_LOGS.items()}
     nodes = [conditioned("n", ("Ready", "True", "", ""), ("DiskPressure", "False", "", ""))]
     files |= documents(pods=[pod("decode-0", ready=True)], nodes=nodes, jobs=[], warnings=[])
-    metrics = (
-        "vllm:nixl_num_failed_transfers_total 0\nvllm:num_preemptions_total 1\n"
-        'vllm:request_success_total{finished_reason="stop"} 1000\n'
-    )
-    diagnosis = diagnose({**files, "metrics/decode-0.prom": metrics.encode()}.items())
+    for number, failed in enumerate(("0", "NaN", "+Inf")):
+        metrics = (
+            f"vllm:nixl_num_failed_transfers_total {failed}\nvllm:num_preemptions_total 1\n"
+            'vllm:request_success_total{finished_reason="stop"} 1000\n'
+        )
+        files[f"metrics/decode-{number}.prom"] = metrics.encode()
+    diagnosis = diagnose(files.items())
     assert names(diagnosis) == []
-    assert (diagnosis.logs, diagnosis.programs, diagnosis.seen) == (4, 1, True)
-
-
-def test_doctor_reports_no_fault_for_a_metric_that_is_no_number():
-    for value in ("NaN", "+Inf"):
-        text = f"vllm:nixl_num_failed_transfers_total {value}\n"
-        assert names(diagnose([("metrics/decode-0.prom", text.encode())])) == []
+    assert (diagnosis.logs, diagnosis.programs, diagnosis.seen) == (4, 3, True)
 
 
 # What is hostile.

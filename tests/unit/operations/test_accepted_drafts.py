@@ -41,7 +41,4 @@ def test_a_share_of_accepted_draft_tokens_below_the_expected_one_is_reported():
     assert verdict(0.5, acceptedShare=0.8) == [AssumptionVerdict.BELOW]
     assert verdict(0.75, acceptedShare=0.8) == [AssumptionVerdict.HOLDS]
     assert verdict(0.95, acceptedShare=0.8) == [AssumptionVerdict.HOLDS]
-
-
-def test_without_an_expected_share_accepted_draft_tokens_are_not_judged():
-    assert verdict(0.1) == []
+    assert verdict(0.1) == [], "none is expected"

@@ -229,11 +229,18 @@ def test_an_answer_that_is_not_of_an_api_server_is_reported_without_a_traceback(
     assert "nodes  not known: what answers is no API server" in result.stdout
 
 
-def test_status_exits_with_2_for_an_unreachable_cluster(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_status_exits_with_2_without_a_cluster_a_kubeconfig_or_a_valid_stack_file(
+    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
-    result = run("status")
-    assert result.exit_code == 2
-    assert "the cluster does not answer: ConnectError" in result.stdout
+    unreachable = run("status")
+    assert (unreachable.exit_code, "the cluster does not answer: ConnectError" in unreachable.stdout) == (2, True)
+    monkeypatch.setenv("KUBECONFIG", str(project / "none"))
+    unknown = run("status", "--json")
+    assert (unknown.exit_code, "No cluster can be reached" in json.loads(unknown.stdout)["error"]) == (2, True)
+    stack_files.write(project, "s", {**small_stack(), "release": "llm-d-9"})
+    invalid = run("status")
+    assert (invalid.exit_code, "release" in invalid.stderr) == (2, True)
 
 
 def test_an_api_server_that_hangs_is_given_up_after_a_time_limit(
@@ -267,19 +274,6 @@ def test_a_credential_program_that_hangs_is_given_up_after_a_time_limit(
     assert (result.exit_code, "no answer in time" in result.stdout) == (2, True)
 
 
-def test_status_exits_with_2_without_a_kubeconfig(run: Run, monkeypatch: pytest.MonkeyPatch, project: Path):
-    monkeypatch.setenv("KUBECONFIG", str(project / "none"))
-    result = run("status", "--json")
-    assert result.exit_code == 2
-    assert "No cluster can be reached" in json.loads(result.stdout)["error"]
-
-
-def test_status_exits_with_2_for_an_invalid_stack_file(run: Run, project: Path):
-    stack_files.write(project, "s", {**small_stack(), "release": "llm-d-9"})
-    result = run("status")
-    assert (result.exit_code, "release" in result.stderr) == (2, True)
-
-
 def test_the_status_writes_no_control_characters_of_names_to_the_terminal(run: Run, cluster: StackCluster):
     cluster.nodes[0]["metadata"]["name"] = "node\x1b[2J"
     cluster.nodes[0]["spec"]["unschedulable"] = True
@@ -298,7 +292,7 @@ def test_status_json_has_nodes_servers_models_versions_and_alerts(run: Run):
     assert document["models"][0]["limits"][0]["name"] == "ttft_ms"
 
 
-def test_status_with_the_option_watch_repeats_until_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_status_with_the_option_watch_and_not_once_repeats_until_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch):
     looks: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -308,11 +302,7 @@ def test_status_with_the_option_watch_repeats_until_ctrl_c(run: Run, monkeypatch
 
     monkeypatch.setattr(status_command, "sleep", pause)
     result = run("status", "--watch")
-    assert result.stdout.count("\nhealthy\n") == 2
-    assert result.exit_code == 130
-
-
-def test_the_options_once_and_watch_of_status_exclude_each_other(run: Run):
+    assert (result.stdout.count("\nhealthy\n"), result.exit_code) == (2, 130)
     assert run("status", "--once", "--watch").exit_code == 2
 
 
