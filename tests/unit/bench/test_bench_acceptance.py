@@ -156,13 +156,13 @@ def test_acceptance_fails_a_node_with_a_missing_virtual_function():
     assert shared == "9 RDMA devices are in a pod of 8: network namespaces share them (netns_mode=0)"
 
 
-def test_acceptance_passes_rdma_ports_in_the_expected_state_with_or_without_a_known_mtu():
+def test_acceptance_passes_rdma_ports_in_the_expected_state_whether_mtu_is_known():
     assert judge_ports(PORTS, LIMITS).text == "8 ports up, GID 3 RoCE v2, MTU 4220"
     result = judge_ports(PORTS, replace(LIMITS, mtu_bytes=0))
     assert (result.outcome, "MTU not judged" in result.text) == ("passed", True)
 
 
-def test_acceptance_fails_a_cpu_socket_with_fewer_rdma_ports_than_gpus_if_it_is_known():
+def test_acceptance_fails_a_known_cpu_socket_with_fewer_rdma_ports_than_gpus():
     result = judge_locality(GPUS, (*PORTS[:7], port(7, socket=0)))
     assert result.text == "socket 0: 4 GPUs, 5 ports; socket 1: 4 GPUs, 3 ports"
     assert judge_locality(GPUS, (*PORTS[:7], port(7, socket=None))).outcome == "not run"
@@ -275,7 +275,7 @@ def test_acceptance_names_a_gpu_that_copies_or_multiplies_slowly_with_its_rate()
     assert judge_memory(speeds[:1], LIMITS) == CheckResult("memory", "passed", "1 GPUs, the slowest 4200 GB/s")
 
 
-def test_acceptance_fails_a_node_whose_nvme_disks_are_missing_or_smaller_or_read_slowly():
+def test_acceptance_fails_a_node_whose_nvme_disks_are_missing_smaller_or_slow():
     sizes = {"nvme0n1": 1000, "nvme1n1": 1000}
     assert judge_disks(sizes, None, LIMITS).outcome == "passed"
     assert judge_disks({"nvme0n1": 1000}, None, LIMITS).text == "1 of 2 NVMe disks are whole"

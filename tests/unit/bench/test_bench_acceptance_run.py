@@ -173,14 +173,14 @@ def with_slow_node():
     }
 
 
-def test_a_failed_node_is_tainted_even_if_others_change_it_and_serving_goes_on_with_spares():
+def test_a_failed_node_is_tainted_despite_conflicts_and_serving_goes_on_with_spares():
     cluster = Cluster(reports=with_slow_node(), conflicts=2)
     results, problems = cluster.lead()
     assert (cluster.tainted(), problems) == (["c"], [])
     assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
 
 
-def test_a_failed_node_prevents_serving_if_on_failure_is_hold_or_too_few_nodes_passed():
+def test_a_failed_node_prevents_serving_if_on_failure_is_hold_or_too_few_passed():
     _, held = Cluster(reports=with_slow_node()).lead(replace(REQUEST, on_failure="hold"))
     assert held[0].startswith("c failed (links: GPU 0")
     assert "onFailure is hold" in held[1]
@@ -242,7 +242,7 @@ def test_a_node_whose_test_pod_fails_or_does_not_report_in_time_fails_acceptance
     assert (results["c"].reason, cluster.tainted()) == (reason, ["c"])
 
 
-def test_a_node_that_lacks_devices_or_is_not_ready_fails_acceptance_without_a_test_pod():
+def test_a_node_without_devices_or_not_ready_fails_acceptance_without_a_test_pod():
     cluster = Cluster(reports=sound("a"))
     cluster.nodes["b"]["status"]["conditions"] = []
     cluster.nodes["c"] = node("c", **{"nvidia.com/sriov-rdma-vf": "7"})

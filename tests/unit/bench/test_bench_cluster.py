@@ -94,7 +94,7 @@ def test_a_refused_request_is_reported_in_the_api_servers_words(account):
         refused.apply({"metadata": {"name": "smoke", "namespace": "ns"}})
 
 
-def test_the_api_client_returns_a_configmaps_creation_time_and_nothing_of_a_missing_one(account):
+def test_the_api_client_returns_a_configmaps_creation_time_or_none_if_it_is_missing(account):
     metadata = {"creationTimestamp": "2026-03-02T12:00:05Z"}
     result, _ = cluster(account, lambda _: httpx.Response(200, json={"metadata": metadata}))
     assert result.created_s("ns", "start") == 1772452805.0

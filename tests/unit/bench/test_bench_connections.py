@@ -40,7 +40,7 @@ def test_a_response_with_a_content_length_is_complete_after_that_many_bytes():
     assert (reader.status, body, reader.complete, reader.retry_after_s) == (503, b"overload!", True, 7.0)
 
 
-def test_a_response_without_a_length_ends_with_the_connection_and_a_chunked_one_does_not():
+def test_a_response_without_a_length_but_no_chunked_one_ends_with_the_connection():
     reader, body = read(b"HTTP/1.1 200 OK\r\n\r\n", b"abc")
     assert (body, reader.complete, reader.end(), reader.keep_alive) == (b"abc", False, True, False)
     chunked, _ = read(HEAD + chunk(TOKEN))

@@ -130,7 +130,7 @@ async def test_an_evaluation_in_which_no_question_was_answered_is_an_error(ask):
         await ask(lambda _: (503, ""))
 
 
-def test_an_evaluation_is_worse_only_if_it_lost_significantly_more_questions_than_it_won():
+def test_an_evaluation_is_worse_only_if_it_lost_significantly_more_than_it_won():
     """Six lost, none won: 1 in 64."""
     paired = pair([False] * 6 + [True] * 94, [True] * 100)
     assert (paired.lost, paired.won, paired.worse) == (6, 0, True)

@@ -102,7 +102,7 @@ def test_kv_transfers_as_slow_as_emulated_rdma_contradict_the_remote_prefill_pro
     assert (uncounted.consistent, ["not known" in note for note in uncounted.notes]) == (True, [True])
 
 
-def test_the_pickers_decisions_are_counted_under_each_releases_metric_name_or_as_none():
+def test_the_pickers_decisions_are_counted_under_each_releases_metric_name():
     older = 'llm_d_inference_scheduler_pd_decision_total{decision_type="prefill-decode"} 10\n'
     assert prove(older, prefill(10_000), decode(10_000)).by_epp == 1
     never = prove(router(0, local=10), prefill(0), decode(0, transfers=0))
@@ -118,7 +118,7 @@ def test_remote_prefill_is_proved_by_server_counters_if_picker_metrics_are_unrea
     assert proof.notes == ("metrics could not be read: router-0",)
 
 
-def test_decode_servers_prove_by_tokens_up_to_a_partial_block_or_by_transfers_of_ranks():
+def test_received_tokens_are_counted_up_to_a_partial_block_or_by_transfers_of_ranks():
     assert prove(router(10), prefill(10_000), decode(10_000 - 150)).by_decode == 1
     assert prove(router(10), prefill(10_000), decode(10_000 - 160)).by_decode == pytest.approx(0.984)
     by_rank = prove(router(10), prefill(10_000), decode(None, transfers=10))

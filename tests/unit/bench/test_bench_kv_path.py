@@ -67,7 +67,7 @@ def measured(prefill, decode):
     return measure(decode, prefill.region, READS, clock=lambda: next(clock))
 
 
-def test_a_nixl_read_by_decode_transfers_the_bytes_of_prefill_and_releases_its_handles():
+def test_a_nixl_read_by_decode_transfers_prefills_bytes_and_releases_its_handles():
     prefill, decode, _ = sides()
     assert decode.ends(4096) == (0, 0)
     measured(prefill, decode)

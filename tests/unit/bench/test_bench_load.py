@@ -22,7 +22,7 @@ async def only(deployment, answer: Answer, **changes):
     return record
 
 
-async def test_every_request_has_a_record_with_the_servers_token_counts_and_ascending_times(deployment):
+async def test_every_request_has_a_record_with_the_servers_counts_and_ascending_times(deployment):
     records = await run_load(deployment.target, load(), limit_s=20)
     assert sorted(record.index for record in records) == list(range(6))
     assert all(record.succeeded and record.counted_by_server for record in records)

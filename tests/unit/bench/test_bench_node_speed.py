@@ -46,7 +46,7 @@ def clock_fixture(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_gpus_rates_count_bytes_read_and_written_and_two_operations_for_a_multiplication(clock: Clock) -> None:
+def test_a_gpus_rates_count_bytes_both_ways_and_two_operations_for_a_multiplication(clock: Clock) -> None:
     (speed,) = gpu_speeds(torch_with(clock), 1, WORK)
     assert speed.memory_gb_per_s == pytest.approx(2.0)
     assert speed.matrix_tflops == pytest.approx(2 * 1000**3 / 2.0 / 1e12)

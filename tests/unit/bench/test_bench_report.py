@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleRenderable
 GUIDE = Path(__file__).parent / "data/published-guide-report-v0.1.yaml"
 
 
-def test_the_published_report_of_the_llm_d_guide_defines_tpot_without_the_first_token():
+def test_the_llm_d_guides_published_report_defines_tpot_without_the_first_token():
     metrics = BenchmarkReportV01.model_validate(read_yaml(GUIDE)).metrics
     latency = metrics.latency
     assert metrics.requests.total == 5400
@@ -44,7 +44,7 @@ def result() -> SmokeResult:
     )
 
 
-def test_a_benchmark_report_is_read_back_as_it_was_written_even_with_infinite_concurrency(result):
+def test_a_benchmark_report_is_read_back_as_written_even_with_infinite_concurrency(result):
     written = to_yaml(build_report(result, experiment="e", cluster="c"))
     content = yaml.safe_load(written)
     assert to_yaml(BenchmarkReport.model_validate(content)) == written

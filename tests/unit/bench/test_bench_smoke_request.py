@@ -36,7 +36,7 @@ def test_a_smoke_request_is_read_back_from_its_file_and_equal_ones_are_equal_jso
     assert replace(REQUEST).to_json() == REQUEST.to_json()
 
 
-def test_pods_with_metrics_are_scraped_at_their_own_ports_and_servers_listed_by_labels():
+def test_pods_are_scraped_at_their_own_ports_and_servers_listed_by_labels():
     plan = resolve(REQUEST, FakeDirectory(), RunContext())
     assert [(item.role, item.url) for item in plan.metrics] == [
         ("router", "http://10.0.0.1:9090/metrics"),

@@ -328,7 +328,7 @@ async def test_the_common_start_time_is_requested_once_all_load_processes_are_re
     assert asked == [True]
 
 
-async def test_a_load_begins_at_the_requested_start_time_before_which_its_limit_does_not_run(deployment):
+async def test_a_load_begins_at_the_requested_start_time_and_its_time_limit_with_it(deployment):
     start_s = time.time() + 1.5
     together = StageConditions(start_at=told(start_s))
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=together, limit_s=1.2)

@@ -22,7 +22,7 @@ from llmd_bench.load.workload import (
 )
 
 
-def test_a_prompt_has_a_word_of_three_letters_for_each_token_that_depends_on_run_and_seed():
+def test_a_prompt_has_a_three_letter_word_for_each_token_drawn_by_run_and_seed():
     assert (len(set(WORDS)), {len(word) for word in WORDS}) == (128, {3})
     prompt = PromptSource(4096, 7, "run").prompt(0)
     assert len(prompt) == CHARACTERS_PER_TOKEN * 4096

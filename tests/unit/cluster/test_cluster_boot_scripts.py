@@ -207,7 +207,7 @@ class TestNodeChecks:
         ],
         ids=["one unauthorized", "one unauthorized, one unknown", "one unknown", "all unknown"],
     )
-    def test_an_unauthorized_rdma_port_fails_802_1x_and_one_without_a_state_makes_it_unknown(
+    def test_an_unauthorized_rdma_port_fails_802_1x_and_one_without_a_state_is_unknown(
         self, sound: Machine, answers: dict[str, str], code: int
     ):
         said = {**answers, "*": answers.get("*", "echo suppPortStatus=Authorized")}
@@ -266,7 +266,7 @@ class TestPackages:
         assert update.endswith("[Dir::Etc::sourceparts=-][-o][APT::Get::List-Cleanup=0][update]")
         assert install.endswith(PACKAGE)
 
-    def test_missing_packages_are_installed_from_oracles_repository_trusted_for_one_package(self, machine: Machine):
+    def test_oracles_repository_for_missing_packages_is_trusted_for_one_over_https_only(self, machine: Machine):
         machine.command("apt-get", INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
         repositories = cloud_init().packages.repositories
@@ -278,7 +278,7 @@ class TestPackages:
         assert {call.partition("[install]")[2] for call in machine.calls("apt-get") if "[install]" in call} == {NAME}
         assert not (machine.root / SOURCES).exists()
 
-    def test_a_failed_installation_is_repeated_whether_or_not_package_lists_can_be_updated(self, machine: Machine):
+    def test_a_failed_installation_is_repeated_even_if_package_lists_cannot_be_updated(self, machine: Machine):
         fails_once = 'if [[ $* == *install* && ! -e $ROOT/failed ]]; then >"$ROOT/failed"; exit 100; fi\n'
         machine.command("apt-get", f"[[ $* != *update* ]] || exit 100\n{fails_once}{INSTALLS_OKE}")
         assert machine.run(step("packages")).returncode == 0
@@ -291,7 +291,7 @@ class TestPackages:
         assert machine.run(step("packages")).returncode == 0
         assert machine.calls("sleep") == [f"[{cloud_init().packages.pause_s}]"]
 
-    def test_an_installation_past_its_time_limit_is_an_error_and_leaves_no_unsigned_repository(self, machine: Machine):
+    def test_an_installation_past_its_time_limit_fails_and_leaves_no_unsigned_repository(self, machine: Machine):
         machine.command("apt-get", "exit 100")
         ended = machine.run(out_of_time(step("packages")))
         assert (ended.returncode, machine.calls("sleep")) == (1, [])
@@ -308,7 +308,7 @@ class TestPackages:
         assert machine.run(step("packages", file_storage=True)).returncode == 0
         assert [call.endswith("[install][nfs-common]") for call in machine.calls("apt-get")] == [True]
 
-    def test_systems_other_than_ubuntu_install_no_packages_and_must_have_nfs_in_the_image(self, machine: Machine):
+    def test_systems_other_than_ubuntu_install_nothing_and_need_nfs_in_the_image(self, machine: Machine):
         machine.write("etc/os-release", "ID=ol\n")
         assert machine.run(step("packages")).returncode == 0
         ended = machine.run(step("packages", file_storage=True))

@@ -77,7 +77,7 @@ def test_a_file_that_was_read_lately_is_kept_though_it_was_written_first(node: N
     assert node.kept == {"aaaaaaaa"}
 
 
-def test_nothing_is_deleted_below_the_limit_against_which_other_models_files_do_not_count(node: Node):
+def test_nothing_is_deleted_below_a_models_limit_whatever_other_models_keep(node: Node):
     node.write("aaaaaaaa", minute=10, model="other")
     node.write("bbbbbbbb", minute=20)
     assert node.limit(1).keep(0.0) == ""

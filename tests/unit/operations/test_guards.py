@@ -46,7 +46,7 @@ def test_the_pulumi_steps_of_one_replacement_count_as_one_lost_resource():
     assert len(losses(parse(document(*parts)))) == 1
 
 
-def test_an_update_is_permitted_if_it_keeps_pools_and_cluster_or_if_allowed_by_option():
+def test_an_update_that_keeps_pools_and_cluster_or_is_allowed_by_option_is_permitted():
     refuse_losses(parse(document({**replaced_pool(), "op": "update"})))
     refuse_losses(recorded("replace"))
     refuse_losses(parse(document(replaced_pool())), allowed=True)

@@ -46,7 +46,7 @@ def test_a_range_query_yields_all_points() -> None:
     assert series.points == ((1.0, 1.0), (2.0, 3.0))
 
 
-def test_a_scalar_result_of_prometheus_is_a_series_without_labels_and_an_empty_one_none() -> None:
+def test_a_scalar_of_prometheus_is_a_series_without_labels_and_an_empty_result_none() -> None:
     (series,) = query(URL, "1", http=answering(result("scalar", [1, "1"])))
     assert (dict(series.labels), series.value) == ({}, 1.0)
     assert query(URL, "absent_metric", http=answering(result("vector", []))) == []

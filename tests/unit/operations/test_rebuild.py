@@ -103,7 +103,7 @@ def test_rebuild_removes_dependencies_on_lost_resources_from_the_state():
     assert "deletedWith" not in policy
 
 
-def test_rebuild_takes_a_cluster_for_lost_only_if_oci_lists_clusters_and_not_this_one():
+def test_rebuild_takes_a_cluster_for_lost_only_if_oci_lists_others_and_not_it():
     backend = Backend(*ALL, gone=[CLUSTER])
     with pytest.raises(KitError, match="doesn't show the clusters of compartment to this identity"):
         backend.losses(FakeOci({}))

@@ -42,7 +42,7 @@ def look(address: str, digest: str | None = None) -> Finding:
     return finding
 
 
-def test_a_container_image_that_can_be_pulled_passes_with_its_current_or_locked_digest(registry: Registry):
+def test_an_image_that_can_be_pulled_passes_with_its_current_or_locked_digest(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     finding = look(registry.address)
     assert (finding.check, finding.path, finding.verdict) == ("pull", "release", Verdict.FINE)

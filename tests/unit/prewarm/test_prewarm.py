@@ -37,7 +37,7 @@ def test_a_model_is_stored_in_the_layout_of_hugging_faces_cache_with_progress_sh
     assert "(100 %)" in capfd.readouterr().out
 
 
-def test_pre_warming_downloads_only_what_the_cache_lacks_and_asks_nothing_if_it_is_complete(hub: Hub, tmp_path: Path):
+def test_pre_warming_downloads_only_what_the_cache_lacks_and_else_sends_no_request(hub: Hub, tmp_path: Path):
     run(tmp_path)
     hub.requests.clear()
     assert run(tmp_path) == 0
@@ -100,7 +100,7 @@ def test_a_model_cache_without_enough_space_is_refused_before_any_download(hub: 
     assert hub.asked_for("/resolve/") == []
 
 
-def test_a_hugging_face_token_is_sent_without_a_line_break_and_to_no_host_of_a_redirect(
+def test_a_hugging_face_token_is_sent_without_line_break_and_to_no_redirects_host(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
