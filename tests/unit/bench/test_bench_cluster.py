@@ -36,19 +36,14 @@ def test_running_pods_with_an_address_are_found_by_their_labels(account):
     assert seen[0].headers["Authorization"] == "Bearer first"
 
 
-def test_restarts_of_a_pods_containers_are_counted_including_sidecars(account):
-    status = {"initContainerStatuses": [{"restartCount": 1}], "containerStatuses": [{"restartCount": 2}]}
-    item = {"metadata": {"name": "a"}, "status": {"podIP": "10.0.0.1", **status}}
-    result, _ = cluster(account, lambda _: httpx.Response(200, json={"items": [item]}))
-    assert [each.restarts for each in result.pods("ns", {})] == [3]
-
-
 @pytest.mark.parametrize(("started", "expected"), [([True, True], True), ([True, False], False)])
-def test_a_pod_counts_as_started_once_all_its_containers_have_started(account, started: list[bool], expected: bool):
-    status = {"containerStatuses": [{"started": container} for container in started]}
-    item = {"metadata": {"name": "a", "labels": {"x": "y"}}, "status": {"podIP": "10.0.0.1", **status}}
+def test_a_pod_tells_the_restarts_of_its_containers_and_whether_all_have_started(account, started, expected: bool):
+    containers = [{"started": container, "restartCount": 1} for container in started]
+    status = {"podIP": "10.0.0.1", "initContainerStatuses": [{"restartCount": 1}], "containerStatuses": containers}
+    item = {"metadata": {"name": "a", "labels": {"x": "y"}}, "status": status}
     result, _ = cluster(account, lambda _: httpx.Response(200, json={"items": [item]}))
-    assert [(each.started, each.labels) for each in result.pods("ns", {})] == [(expected, {"x": "y"})]
+    (told,) = result.pods("ns", {})
+    assert (told.restarts, told.started, told.labels) == (3, expected, {"x": "y"})
 
 
 def test_inside_a_cluster_services_are_called_by_dns_name_and_pods_by_ip_address(account):
@@ -88,10 +83,12 @@ def test_an_unreachable_api_server_is_an_error_with_its_cause(account):
     assert pauses == [0, *PAUSES_S]
 
 
-def test_a_refused_request_is_reported_in_the_api_servers_words(account):
+def test_the_api_client_reports_refusals_in_the_servers_words_and_runs_in_pods_only(account):
     refused, _ = cluster(account, lambda _: httpx.Response(403, json={"message": "smoke may not"}))
     with pytest.raises(KitError, match="HTTP 403: smoke may not"):
         refused.apply({"metadata": {"name": "smoke", "namespace": "ns"}})
+    with pytest.raises(KitError, match="runs in pods only"):
+        from_environment({})
 
 
 def test_the_api_client_returns_a_configmaps_creation_time_or_none_if_it_is_missing(account):
@@ -100,8 +97,3 @@ def test_the_api_client_returns_a_configmaps_creation_time_or_none_if_it_is_miss
     assert result.created_s("ns", "start") == 1772452805.0
     missing, _ = cluster(account, lambda _: httpx.Response(404, json={"message": "not found"}))
     assert (missing.created_s("ns", "start"), missing.config_map("ns", "start")) == (None, None)
-
-
-def test_the_api_client_of_a_pod_raises_an_error_outside_of_a_pod():
-    with pytest.raises(KitError, match="runs in pods only"):
-        from_environment({})

@@ -26,10 +26,10 @@ AGGREGATED = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, Pa
 
 async def test_a_deployment_that_prefills_all_prompts_remotely_passes_the_benchmark(deployment):
     result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
-    assert result.passed
-    assert result.remote_prefill.share == 1
+    assert (result.passed, result.remote_prefill.share, result.notes) == (True, 1, ())
     assert (result.performance.requests, result.performance.output_tokens, result.performance.gpus) == (8, 40, 4)
-    assert result.notes == ()
+    aggregated = await smoke(deployment.plan(topology=AGGREGATED, thresholds=ALL_REMOTE))
+    assert (aggregated.passed, aggregated.remote_prefill) == (True, None), "there is none to prove"
 
 
 async def test_probe_and_warm_up_requests_are_not_measured(deployment):
@@ -113,12 +113,6 @@ async def test_a_benchmark_during_which_a_server_restarted_does_not_pass(deploym
     assert result.performance.failures == 0
 
 
-async def test_an_aggregated_model_needs_no_proof_of_remote_prefill(deployment):
-    result = await smoke(deployment.plan(topology=AGGREGATED, thresholds=ALL_REMOTE))
-    assert result.passed
-    assert result.remote_prefill is None
-
-
 async def test_a_model_that_never_answers_is_an_error(deployment):
     deployment.script = lambda _: Answer(hang=True)
     with pytest.raises(KitError, match="gave no completion within"):
@@ -134,10 +128,13 @@ async def test_a_benchmark_that_times_out_before_all_requests_is_no_measurement(
     assert "smoke.timeoutS" in str(error.value.remedy)
 
 
-async def test_a_benchmark_without_any_answer_fails_even_within_its_failure_limit(deployment):
+async def test_a_benchmark_without_any_answer_or_its_evaluation_fails_within_other_limits(deployment):
+    unexamined = await smoke(deployment.plan(thresholds=SmokeLimits(min_accuracy=0.0)))
+    assert [check.name for check in unexamined.verdict.failed] == ["accuracy"]
+    deployment.requests.clear()
     deployment.script = lambda number: Answer(status=503) if number > 1 else Answer()
-    result = await smoke(deployment.plan(thresholds=SmokeLimits(max_failures=8)))
-    assert [check.name for check in result.verdict.failed] == ["answers"]
+    unanswered = await smoke(deployment.plan(thresholds=SmokeLimits(max_failures=8)))
+    assert [check.name for check in unanswered.verdict.failed] == ["answers"]
 
 
 async def test_notes_report_failed_warm_up_too_few_requests_and_multi_token_stream_events(deployment):
@@ -178,11 +175,6 @@ async def test_a_benchmark_without_time_for_its_evaluation_questions_is_an_error
         await evaluate(plan, 0.0, lambda _: None)
 
 
-async def test_a_requested_evaluation_that_was_not_done_fails_the_benchmark(deployment):
-    result = await smoke(deployment.plan(thresholds=SmokeLimits(min_accuracy=0.0)))
-    assert [check.name for check in result.verdict.failed] == ["accuracy"]
-
-
 def snapshot(steps: float, late: float) -> Snapshot:
     series = {
         "llmd_oke_simulator_steps_total": (MetricSample({}, steps),),
@@ -217,17 +209,14 @@ async def test_the_smoke_benchmark_sends_each_other_vllm_api_one_prompt_of_measu
     assert outcome.remote_prefill.counters["prefill requests"].value == 8
 
 
-async def test_a_vllm_api_fails_if_its_prompt_could_be_prefilled_remotely_but_was_not(deployment):
+async def test_a_vllm_api_without_remote_prefill_fails_unless_it_is_never_disaggregated(deployment):
     deployment.script = lambda number: Answer(remote=number < MEASURED)
     outcome = await result(deployment, OtherApi("responses", remote_prefill=True))
     assert [check.name for check in outcome.verdict.failed] == ["responses remote prefill"]
-
-
-async def test_a_vllm_api_that_the_picker_never_disaggregates_passes_with_a_remark(deployment):
-    deployment.script = lambda number: Answer(remote=number < MEASURED)
-    outcome = await result(deployment, OtherApi("responses", remote_prefill=False))
-    assert outcome.passed
-    assert outcome.other_apis[0].sentence == (
+    deployment.requests.clear()
+    never = await result(deployment, OtherApi("responses", remote_prefill=False))
+    assert never.passed
+    assert never.other_apis[0].sentence == (
         "/v1/responses: answered; prompt of 64 tokens computed 0% by prefill servers; "
         "this release's endpoint picker never disaggregates it"
     )

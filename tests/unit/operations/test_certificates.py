@@ -78,10 +78,7 @@ def test_an_update_goes_on_if_the_front_doors_certificate_cannot_be_read(read: R
     refuse_certificates(plan(frontDoor=DOOR), read)
 
 
-def test_the_check_of_a_front_door_certificate_in_an_unreachable_cluster_is_unknown():
+def test_a_front_door_certificate_is_unknown_without_an_answer_and_none_unchecked():
     (result,) = certificate_findings(plan(frontDoor=DOOR), silent)
     assert (result.verdict, result.value) == (Verdict.UNKNOWN, "The cluster does not answer.")
-
-
-def test_a_stack_without_a_front_door_certificate_has_no_certificate_check():
     assert certificate_findings(plan()) == []

@@ -12,7 +12,7 @@ from llmd_oke.operations import redaction
 from llmd_oke.operations.previews import Preview, ResourceChange
 from llmd_oke.operations.redaction import PLACEHOLDER, compared, preview_project, without_secrets
 from llmd_oke.values import read_yaml
-from stack_files import document, stack, write
+from stack_files import stack, write
 
 PLANTED = "planted-secret"
 MARK = {redaction.SIGNATURE: redaction.IS_SECRET}
@@ -79,30 +79,22 @@ def test_a_preview_without_secrets_ignores_only_differences_from_placeholders():
     assert count == 2
 
 
-def test_the_project_copy_for_previews_without_secrets_has_placeholders_for_them(tmp_path: Path):
-    project = tmp_path / "project"
-    (project / "stacks").mkdir(parents=True)
+def test_the_project_copy_for_previews_has_base_files_and_placeholders_for_secrets(tmp_path: Path):
+    project, copy = tmp_path / "project", tmp_path / "copy"
+    project.mkdir()
     (project / "Pulumi.yaml").write_text("name: llmd-oke\n")
-    file = write(project, "prod", stack(), {"llmd-oke:huggingFaceToken": {"secure": PLANTED}})
+    file = write(project, "prod", {"base": "shared.yaml"}, {"llmd-oke:huggingFaceToken": {"secure": PLANTED}})
+    (project / "stacks" / "shared.yaml").write_text(yaml.safe_dump(stack()))
     sealed = read_yaml(file) | {"encryptionsalt": PLANTED}
     sealed["config"]["llmd-oke:imageLinks"] = {"mi300x": {"secure": PLANTED}}
     file.write_text(yaml.safe_dump(sealed))
-    redaction._copy(project, tmp_path / "copy")
-    text = (tmp_path / "copy" / "stacks" / "Pulumi.prod.yaml").read_text()
+    redaction._copy(project, copy)
+    text = (copy / "stacks" / "Pulumi.prod.yaml").read_text()
     assert PLANTED not in text
     config = yaml.safe_load(text)["config"]
     assert config["llmd-oke:huggingFaceToken"] == config["llmd-oke:imageLinks"]["mi300x"] == PLACEHOLDER
-    assert config["llmd-oke:stack"] == document(stack())["config"]["llmd-oke:stack"]
-    assert (tmp_path / "copy" / "Pulumi.yaml").read_text() == "name: llmd-oke\n"
-
-
-def test_the_project_copy_for_previews_without_secrets_has_base_files_too(tmp_path: Path):
-    project = tmp_path / "project"
-    project.mkdir()
-    write(project, "prod", {"base": "shared.yaml"})
-    (project / "stacks" / "shared.yaml").write_text(yaml.safe_dump(stack()))
-    redaction._copy(project, tmp_path / "copy")
-    assert read(tmp_path / "copy", "prod") == read(project, "prod") == stack()
+    assert read(copy, "prod") == read(project, "prod") == stack()
+    assert (copy / "Pulumi.yaml").read_text() == "name: llmd-oke\n"
 
 
 def test_a_folder_without_the_stacks_state_is_refused_with_the_command_to_write_it(tmp_path: Path):

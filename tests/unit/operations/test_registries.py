@@ -197,14 +197,10 @@ def test_a_registry_without_an_answer_changes_no_locked_digest():
     assert update.unanswered == {A: gone.message, B: gone.message}
 
 
-def test_the_image_lock_says_that_an_image_without_digest_is_missing():
-    update = after({A: RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1."), B: StoredImage(TWO)})
+def test_a_locked_digest_is_kept_if_the_registry_refuses_and_a_missing_one_named():
+    missing = RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1.")
+    update = after({A: missing, B: RegistryError(Refusal.DENIED, "private, or gone")})
     assert "digest: null\n    reason: ghcr.io has no llm-d/a:v1." in update.text
-    assert not update.unanswered
-
-
-def test_a_locked_digest_is_kept_if_the_registry_refuses():
-    update = after({A: StoredImage(ONE), B: RegistryError(Refusal.DENIED, "private, or gone")})
     assert f"digest: {TWO}" in update.text
     assert update.unanswered == {B: "private, or gone"}
 

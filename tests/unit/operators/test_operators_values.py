@@ -65,14 +65,13 @@ def has(tree: Any, path: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
-def test_every_helm_value_that_the_kit_sets_exists_in_its_chart(name):
-    known = published_values(name)
+def test_every_helm_value_that_the_kit_sets_exists_in_its_pinned_chart(name):
+    known, chart = published_values(name), operators.operator(name).chart
     given = chart_values(operators.operator(name), WANTED)
     assert [path for path in paths(given) if not has(known, path) and path not in FREE_FORM[name]] == []
-
-
-def test_the_check_of_helm_values_detects_a_misspelt_one():
-    assert not has(published_values("amd-gpu-operator"), "controllerManager.manager.tolerration")
+    assert not has(known, "controllerManager.manager.tolerration"), "a misspelt one is detected"
+    assert chart.version.lstrip("v")[0].isdigit()
+    assert chart.repository is not None or chart.artifact in kit_images()
 
 
 def test_gpu_operator_workers_keep_the_charts_tolerations():
@@ -85,13 +84,6 @@ def test_tolerations_added_to_helm_values_do_not_change_the_catalogues_values():
     facts = operators.operator("node-feature-discovery")
     chart_values(facts, WANTED)
     assert chart_values(facts, [])["worker"] == facts.values["worker"]
-
-
-@pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator", "leader-worker-set"])
-def test_versions_of_the_operators_helm_charts_are_pinned(name):
-    chart = operators.operator(name).chart
-    assert chart.version.lstrip("v")[0].isdigit()
-    assert chart.repository is not None or chart.artifact in kit_images()
 
 
 def test_an_oci_chart_is_pulled_by_its_locked_digest(monkeypatch: pytest.MonkeyPatch):
