@@ -53,13 +53,10 @@ def test_shapes_with_capacity_are_offered_once_with_the_best_availability_domain
 
 
 def test_offered_node_images_are_those_of_the_compartment_that_nodes_can_boot():
-    client = FakeOci({})
-    images = [
-        {"id": "a", "displayName": "gpu", "lifecycleState": "AVAILABLE", "compartmentId": "mine"},
-        {"id": "b", "displayName": "Oracle's", "lifecycleState": "AVAILABLE", "compartmentId": None},
-        {"id": "c", "displayName": "gpu", "lifecycleState": "IMPORTING", "compartmentId": "mine"},
-    ]
-    client.answers["compute /images"] = images
+    rows = [("a", "AVAILABLE", "mine"), ("b", "AVAILABLE", None), ("c", "IMPORTING", "mine")]
+    keys = ("id", "lifecycleState", "compartmentId")
+    images = [{"displayName": "gpu", **dict(zip(keys, row, strict=True))} for row in rows]
+    client = FakeOci({"compute /images": images})
     client.get = _without_taking(client)
     assert [offer.value for offer in TenancyOffers(client, "tenancy").images("mine", SHAPE)] == ["a"]
 

@@ -41,7 +41,12 @@ def test_a_leaderworkerset_without_ready_pods_is_reported_with_a_describe_comman
 
 def set_of_role(role: str, revision: str, ready: int, wanted: int, unit: str) -> Any:
     """A LeaderWorkerSet as the controller of DisaggregatedSets makes it."""
-    own = {"llm-d.ai/inference-serving": "true", "llm-d.ai/role": role, "llmd-oke/unit": unit, "llmd-oke/model": "m"}
+    own = {
+        "llm-d.ai/inference-serving": "true",
+        "llm-d.ai/role": role,
+        "llmd-oke/unit": unit,
+        "llmd-oke/model": "gpt-oss-120b",
+    }
     return LeaderWorkerSet.from_dict(
         {
             "metadata": {"name": f"{unit}-{revision}-{role}", "labels": {"disaggregatedset.x-k8s.io/role": role}},
@@ -51,12 +56,8 @@ def set_of_role(role: str, revision: str, ready: int, wanted: int, unit: str) ->
     )
 
 
-def together() -> Any:
-    return plan(model("8p-tp1-4d-tp2", disaggregatedSet=True), release="llm-d-0.10.0", nodes=2)
-
-
-def test_servers_of_a_disaggregatedset_are_counted_for_each_role_in_all_revisions():
-    made = together()
+def test_servers_of_a_disaggregatedset_are_counted_by_role_and_missing_ones_named():
+    made = plan(model("8p-tp1-4d-tp2", disaggregatedSet=True), release="llm-d-0.10.0", nodes=2)
     unit = made.models[0].units[0].name
     sets = [
         set_of_role("prefill", "aaaaaaaa", 6, 6, unit),
@@ -66,15 +67,8 @@ def test_servers_of_a_disaggregatedset_are_counted_for_each_role_in_all_revision
     groups = server_groups(made, [], sets)
     counted = [(group.name, group.role, group.ready, group.desired, group.planned) for group in groups]
     assert counted == [(f"{unit}-prefill", "prefill", 7, 8, 8), (f"{unit}-decode", "decode", 4, 4, 4)]
-
-
-def test_missing_servers_of_a_disaggregatedset_are_reported_with_its_sets():
-    made = together()
-    (planned,) = made.models
-    unit = planned.units[0].name
-    group = DeploymentPods(f"{unit}-prefill", planned.name, unit, "prefill", 7, 8, 8)
-    (symptom,) = shortages(made, [group], [])
+    (symptom,) = shortages(made, groups, [])
     chosen = f"disaggregatedset.x-k8s.io/name={unit},disaggregatedset.x-k8s.io/role=prefill"
     assert symptom.remedy.endswith(f"describe leaderworkersets -l {chosen}")
     known = Symptom(Severity.DEGRADED, f"{unit}-0a1b2c3d-prefill-3 doesn't start", "")
-    assert list(shortages(made, [group], [known])) == []
+    assert list(shortages(made, groups, [known])) == []
