@@ -30,16 +30,11 @@ REQUEST = NodeRequest(
 )
 
 
-def tool(folder, list_json, ecc_json="[]"):
-    """An amd-smi that prints these."""
-    file = folder / "amd-smi"
-    file.write_text(f"#!/bin/sh\ncase $1 in list) echo '{list_json}';; *) echo '{ecc_json}';; esac\n")
-    file.chmod(0o755)
-    return str(file)
-
-
 def test_a_nodes_gpus_are_those_that_amd_smi_lists(tmp_path):
-    (gpu,) = amd_smi_gpus([tool(tmp_path, json.dumps([{"gpu": 0, "bdf": "0000:11:00.0"}]))])
+    file, listed = tmp_path / "amd-smi", json.dumps([{"gpu": 0, "bdf": "0000:11:00.0"}])
+    file.write_text(f"#!/bin/sh\ncase $1 in list) echo '{listed}';; *) echo '[]';; esac\n")
+    file.chmod(0o755)
+    (gpu,) = amd_smi_gpus([str(file)])
     assert gpu.address == "0000:11:00.0"
 
 

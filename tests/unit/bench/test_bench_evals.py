@@ -1,9 +1,7 @@
 """The kit's own questions."""
 
-import asyncio
-import json
-
 import pytest
+from fake_deployment import Answer
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.errors import KitError
@@ -56,39 +54,23 @@ ITEMS = tuple(Item(f"sum-{n}", f"What is {n} + 1?", str(n + 1)) for n in range(6
 
 
 @pytest.fixture(name="ask")
-async def ask_fixture():
+def ask_fixture(deployment):
     """Give a function that asks all of `ITEMS`; `behave` says what becomes of each prompt."""
-    servers = []
 
     async def ask(behave, limit_s=5.0):
-        async def serve(reader, writer):
-            while (head := await reader.readuntil(b"\r\n\r\n")) if not reader.at_eof() else b"":
-                length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-                prompt = json.loads(await reader.readexactly(length))["messages"][0]["content"]
-                status, said = behave(prompt)
-                body = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
-                writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
-                await writer.drain()
+        def script(number):
+            status, _ = behave(deployment.requests[number]["messages"][0]["content"])
+            return Answer(status=status)
 
-        async def quietly(reader, writer):
-            try:
-                await serve(reader, writer)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                writer.close()
-
-        server = await asyncio.start_server(quietly, "127.0.0.1", 0)
-        servers.append(server)
-        port = server.sockets[0].getsockname()[1]
-        target = CompletionsTarget(f"http://127.0.0.1:{port}", "m", api="chat")
-        done = []
+        deployment.script = script
+        deployment.reply = lambda prompt: behave(prompt)[1]
+        target, done = CompletionsTarget(deployment.url, "m", api="chat"), []
         answered = await ask_all(
             target, ITEMS, concurrency=3, max_output_tokens=16, limit_s=limit_s, on_answer=done.append
         )
         return answered, done
 
-    yield ask
-    for server in servers:
-        server.close()
+    return ask
 
 
 def number(prompt):

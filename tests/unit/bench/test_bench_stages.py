@@ -20,7 +20,6 @@ from llmd_bench.load.workload import (
     Fixed,
     PoissonRate,
     RequestWorkload,
-    SharedPrefix,
     Trace,
     TraceEntry,
     arrivals_s,
@@ -83,14 +82,6 @@ async def test_a_load_stages_times_are_divided_by_the_time_scale(deployment):
         deployment, LoadStage(ConstantRate(10), requests=3), conditions=StageConditions(time_scale=0.1)
     )
     assert [record.due_s for record in result.records] == pytest.approx([0, 0.1, 0.2])
-
-
-async def test_prompts_of_one_prefix_group_share_exactly_their_configured_prefix(deployment):
-    workload = RequestWorkload(Fixed(16), Fixed(1), prefix=SharedPrefix(groups=1, tokens=32))
-    await run(deployment, LoadStage(ClosedLoop(1), requests=3), workload=workload)
-    prompts = [body["prompt"] for body in deployment.requests]
-    assert len({prompt[: 4 * 32] for prompt in prompts}) == 1
-    assert len({prompt[4 * 32 :] for prompt in prompts}) == 3
 
 
 async def test_the_prompt_of_a_conversations_turn_begins_with_earlier_prompts_and_answers(deployment):

@@ -87,6 +87,7 @@ def test_each_prompt_begins_with_one_of_the_shared_prefixes():
     workload = RequestWorkload(Fixed(8), Fixed(1), prefix=SharedPrefix(groups=3, tokens=32))
     questions = [workload.question(index) for index in range(60)]
     assert len({question.text[: 4 * 32] for question in questions}) == 3
+    assert len({question.text[4 * 32 :] for question in questions}) == 60
     assert {question.input_tokens for question in questions} == {40}
 
 

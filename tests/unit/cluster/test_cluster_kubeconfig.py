@@ -18,20 +18,14 @@ def assembled(kubeconfig: str = KUBECONFIG, *tunnel: str, **options: Any) -> dic
     return json.loads(assemble(read_kubeconfig(kubeconfig), CLUSTER, "us-ashburn-1", *tunnel, **options))
 
 
-def test_the_kubeconfig_has_the_clusters_address_and_authority():
-    access = read_kubeconfig(KUBECONFIG)
+def test_the_kubeconfig_has_one_context_that_joins_its_user_and_the_clusters_address():
+    access, made = read_kubeconfig(KUBECONFIG), assembled()
     assert (access.server, access.host) == ("https://10.140.0.5:6443", "10.140.0.5")
-    assert assembled()["clusters"][0]["cluster"] == {
-        "server": "https://10.140.0.5:6443",
-        "certificate-authority-data": access.certificate_authority,
-    }
-
-
-def test_the_kubeconfig_has_one_context_that_joins_its_cluster_and_its_user():
-    made = assembled()
     assert (made["apiVersion"], made["kind"], made["current-context"]) == ("v1", "Config", "context")
     (context,), (cluster,), (user,) = made["contexts"], made["clusters"], made["users"]
     assert context == {"name": "context", "context": {"cluster": cluster["name"], "user": user["name"]}}
+    address = {"server": access.server, "certificate-authority-data": access.certificate_authority}
+    assert cluster["cluster"] == address
 
 
 @pytest.mark.parametrize(

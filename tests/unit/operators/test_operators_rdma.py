@@ -14,18 +14,14 @@ assert MI300X is not None
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_a_node_has_a_virtual_function_for_each_gpu(shape):
-    spec = rdma_network.policy(shape)["spec"]
+def test_a_node_has_a_virtual_function_for_each_gpu_under_one_resource_name(shape):
+    policy, network = rdma_network.policy(shape), rdma_network.network(shape)
+    spec = policy["spec"]
     assert len(spec["nicSelector"]["rootDevices"]) * spec["numVfs"] == shape.rdma.virtual_functions == shape.gpus
     assert len(shape.rdma.adapters) == shape.gpus
     assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": shape.name}
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_sriov_policy_network_attachment_and_pods_use_one_resource_name(shape):
-    policy, network = rdma_network.policy(shape), rdma_network.network(shape)
-    assert f"nvidia.com/{policy['spec']['resourceName']}" == shape.rdma.resource
-    assert network["spec"]["resourceName"] == policy["spec"]["resourceName"]
+    assert f"nvidia.com/{spec['resourceName']}" == shape.rdma.resource
+    assert network["spec"]["resourceName"] == spec["resourceName"]
     assert network["metadata"]["name"] == shape.rdma.network_attachment.name
     assert network["spec"]["networkNamespace"] == shape.rdma.network_attachment.namespace
 
@@ -44,14 +40,11 @@ def test_ucx_and_rccl_use_the_same_gid_index_and_traffic_class():
     assert rdma.environment["UCX_IB_TRAFFIC_CLASS"] == rdma.rccl["NCCL_IB_TC"]
 
 
-def test_clusters_of_oci_hpc_oke_have_their_own_virtual_function_resource_name():
+def test_clusters_of_oci_hpc_oke_and_no_others_have_their_own_virtual_function_names():
     theirs = operators.with_function_names(MI300X, "oci-hpc-oke").rdma
     assert (theirs.resource, theirs.network_attachment.name) == ("nvidia.com/rdma-vf", "rdma-vf")
     assert theirs.environment == MI300X.rdma.environment
     assert operators.with_function_names(MI300X, None) is MI300X
-
-
-def test_an_unknown_naming_scheme_of_virtual_functions_is_refused():
     with pytest.raises(KitError, match="oci-hpc-oke"):
         operators.with_function_names(MI300X, "somebody")
 
@@ -68,12 +61,8 @@ def test_a_shape_whose_virtual_functions_cannot_be_offered_is_refused(changed, s
 
 
 def test_the_rdma_network_waits_for_the_crds_of_all_its_objects():
-    objects = [
-        rdma_network.policy(MI300X),
-        rdma_network.network(MI300X),
-        rdma_network.pool_config([MI300X]),
-        rdma_network.ip_pool(),
-    ]
+    of_shape = [rdma_network.policy(MI300X), rdma_network.network(MI300X)]
+    objects = [*of_shape, rdma_network.pool_config([MI300X]), rdma_network.ip_pool()]
     groups = {manifest["apiVersion"].split("/")[0] for manifest in objects}
     assert {name.partition(".")[2] for name in operators.rdma().definitions} == groups
     assert len(operators.rdma().definitions) == len(objects)
