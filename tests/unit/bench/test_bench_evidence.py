@@ -56,20 +56,20 @@ def test_the_share_of_remote_prefills_is_one_if_all_prompts_were_prefilled_remot
 
 
 @pytest.mark.parametrize(
-    ("counted", "share", "proven"),
+    ("counted", "shares", "proven", "consistent"),
     [
-        ((router(9, local=1), prefill(9_000), decode(9_000)), 0.9, True),
-        ((router(10), None, None), 1, False),
-        ((None, None, None), None, False),
-        ((router(10), prefill(10_000), decode(6_000, cached=4_000)), 1, True),
-        ((router(4, local=10), prefill(4_000), decode(4_000)), 0.4, True),
+        ((router(9, local=1), prefill(9_000), decode(9_000)), [0.9, 0.9, 0.9], True, True),
+        ((router(10), None, None), [1, 1, None], False, True),
+        ((None, None, None), [None, None, None], False, True),
+        ((router(10), prefill(10_000), decode(6_000, cached=4_000)), [1, 1, 1], True, True),
+        ((router(4, local=10), prefill(4_000), decode(4_000)), [0.4, 0.4, 0.4], True, False),
     ],
     ids=["one local", "picker alone", "no counters", "tokens cached by decode", "beside other clients"],
 )
-def test_the_remote_prefill_share_is_the_least_that_picker_or_servers_count(counted, share, proven):
+def test_the_remote_prefill_share_is_the_least_that_picker_or_servers_count(counted, shares, proven, consistent):
     proof = prove(*counted)
-    assert (proof.share, proof.proven) == (pytest.approx(share), proven)
-    assert proof.consistent or proof.by_epp == pytest.approx(share)
+    assert [proof.share, proof.by_epp, proof.by_decode] == pytest.approx(shares)
+    assert (proof.proven, proof.consistent) == (proven, consistent)
 
 
 def test_a_silent_fallback_to_local_prefill_is_detected_as_failed_prefills():

@@ -11,7 +11,7 @@ from nixl_stand_in import Memory, api_of, nixlRemoteDisconnectError, ticking, to
 
 
 def test_readable_rdma_counters_are_named_by_device_port_and_sysfs_folder(tmp_path):
-    assert kv_path.read_counters(tmp_path) == {}
+    assert kv_path.read_counters(tmp_path / "infiniband") == {}
     counted = {"counters/port_rcv_data": "1000", "counters/port_xmit_wait": "N/A", "hw_counters/packet_seq_err": "0"}
     for name, value in counted.items():
         file = tmp_path / "mlx5_3" / "ports" / "1" / name

@@ -125,12 +125,15 @@ def limit(path: str, findings: list[Finding]) -> Finding:
     return finding
 
 
+GPUS = f"available in {DOMAIN}; 72 GPUs wanted"
+
+
 @pytest.mark.parametrize(
     ("service", "name", "free", "path", "verdict", "said"),
     [
-        ("compute", "gpu-mi300x-count", 16, "gpuPools[0].size", Verdict.PROBLEM, "; 72 GPUs wanted"),
-        ("compute", "gpu-mi300x-count", 71, "gpuPools[0].size", Verdict.PROBLEM, "; 72 GPUs wanted"),
-        ("compute", "gpu-mi300x-count", 72, "gpuPools[0].size", Verdict.FINE, "; 72 GPUs wanted"),
+        ("compute", "gpu-mi300x-count", 16, "gpuPools[0].size", Verdict.PROBLEM, GPUS),
+        ("compute", "gpu-mi300x-count", 71, "gpuPools[0].size", Verdict.PROBLEM, GPUS),
+        ("compute", "gpu-mi300x-count", 72, "gpuPools[0].size", Verdict.FINE, GPUS),
         ("compute", "standard-e5-core-count", 23, "systemPool.ocpus", Verdict.PROBLEM, "48 OCPUs wanted"),
         ("compute", "standard-e5-core-count", 24, "systemPool.ocpus", Verdict.UNKNOWN, "48 OCPUs wanted"),
         ("compute", "standard-e5-core-count", 31, "systemPool.ocpus", Verdict.UNKNOWN, "48 OCPUs wanted"),
