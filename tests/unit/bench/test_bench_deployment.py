@@ -51,6 +51,7 @@ def test_metric_counters_are_summed_over_all_servers_of_a_role_and_no_others():
     after = [reading("vllm:prompt_tokens_total 4\n", "a"), reading("vllm:prompt_tokens_total 3\n", "b")]
     result = grown(before, [*after, reading("vllm:prompt_tokens_total 4\n", "c", role="decode")])
     assert (result.value, result.before, result.after, result.read) == (5, 2, 7, 2)
+    assert grown([], [reading("vllm:prompt_tokens_total 4\n", role="decode")]).value is None
 
 
 def test_a_counter_of_a_restarted_server_counts_from_zero_and_its_pod_is_named():
