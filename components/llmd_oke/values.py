@@ -33,14 +33,24 @@ def values_folder() -> Path:
     return installed if installed.is_dir() else package.parent.parent / "values"
 
 
+def parse_yaml(text: str | bytes) -> Any:
+    """Return the content of a YAML text with one document."""
+    return yaml.load(text, _Loader)  # noqa: S506 - a safe loader, the C one where there is one
+
+
+def parse_yaml_documents(text: str) -> list[Any]:
+    """Return the documents of a YAML text, without empty ones."""
+    return [document for document in yaml.load_all(text, _Loader) if document]
+
+
 def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file with one document."""
-    return yaml.load(path.read_text(), _Loader)  # noqa: S506 - a safe loader, the C one where there is one
+    return parse_yaml(path.read_text())
 
 
 def read_yaml_documents(path: Path) -> list[Any]:
     """Return the documents of a YAML file, without empty ones."""
-    return [document for document in yaml.load_all(path.read_text(), _Loader) if document]
+    return parse_yaml_documents(path.read_text())
 
 
 def names(kind: str) -> list[str]:

@@ -18,6 +18,7 @@ from llmd_base.errors import KitError
 
 from llmd_oke.config.yaml_files import write_whole
 from llmd_oke.gitops.rendering import ChartRelease, RenderedObject, Rendering
+from llmd_oke.values import parse_yaml
 
 KUSTOMIZATION = "kustomization.yaml"
 
@@ -224,7 +225,7 @@ def changed_pools(folder: Path, rendering: Rendering) -> tuple[str, ...]:
         (manifest["metadata"]["namespace"], manifest["metadata"]["name"]): _selector(manifest)
         for name in _recorded(folder)
         if f"-{_POOL.lower()}-" in name and (folder / name).is_file()
-        for manifest in [cast("Mapping[str, Any]", yaml.safe_load((folder / name).read_bytes()))]
+        for manifest in [cast("Mapping[str, Any]", parse_yaml((folder / name).read_bytes()))]
     }
     pools = [item for item in rendering.objects if item.kind == _POOL]
     return tuple(

@@ -13,7 +13,7 @@ from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import OverrideArgs, ReleaseRef
 from llmd_oke.serving.args import GatewayPodsArgs, TracingArgs
-from llmd_oke.values import follows_project
+from llmd_oke.values import follows_project, parse_yaml
 
 DEFAULT_NON_CACHED_TOKENS = 16
 """Default number of uncached prompt tokens from which prompts are prefilled remotely (llm-d-inference-scheduler,
@@ -127,7 +127,7 @@ def render_name(unit: str) -> str:
 def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
     """Return the endpoint picker's configuration as YAML, in the format of the release."""
     if (own := args.get("config")) is not None:
-        asked = cast("dict[str, Any]", yaml.safe_load(own))
+        asked = cast("dict[str, Any]", parse_yaml(own))
         config = facts.endpoint_picker.dialect.own_config(asked, _reporting_servers(facts, args))
         return yaml.safe_dump(config, sort_keys=False)
     flow_control: FlowControl | None = None
@@ -191,7 +191,7 @@ def is_experimental(version: str, config: str) -> bool:
     """Tell whether an endpoint picker's configuration needs `--allow-experimental-plugins`. The result is cached for
     equal configurations.
     """
-    return bool(endpoint_picker(version).experimental_plugins(yaml.safe_load(config)))
+    return bool(endpoint_picker(version).experimental_plugins(parse_yaml(config)))
 
 
 @follows_project
@@ -199,7 +199,7 @@ def holds_back(version: str, config: str) -> bool:
     """Tell whether an endpoint picker's configuration enables flow control, so that requests wait in the picker while
     servers are saturated. The result is cached for equal configurations.
     """
-    return endpoint_picker(version).holds_back(yaml.safe_load(config))
+    return endpoint_picker(version).holds_back(parse_yaml(config))
 
 
 @follows_project
@@ -207,4 +207,4 @@ def session_headers(version: str, config: str) -> tuple[str, ...]:
     """Return the HTTP headers by whose value an endpoint picker sends requests of a session to the same server. The
     result is cached for equal configurations.
     """
-    return endpoint_picker(version).session_headers(yaml.safe_load(config))
+    return endpoint_picker(version).session_headers(parse_yaml(config))

@@ -92,7 +92,7 @@ def chart(reference: str, repository: str, version: str) -> Generator[Path]:
         if source.definitions:
             golang.copy_files(source.definitions.path(), copy / "crds")
         chart_file, template = copy / _OWN, copy / _TEMPLATE
-        facts: dict[str, Any] = yaml.safe_load((chart_file if chart_file.is_file() else template).read_text())
+        facts: dict[str, Any] = read_yaml(chart_file if chart_file.is_file() else template)
         if not chart_file.is_file():
             facts["appVersion"] = source.version
         chart_file.write_text(yaml.safe_dump({**facts, "version": source.version}))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import yaml
 from llmd_base.records import document
+from llmd_oke.values import parse_yaml_documents, read_yaml
 
 from llmd_rehearsal.kubernetes_plugin.charts import chart
 from llmd_rehearsal.kubernetes_plugin.client import Access
@@ -103,7 +104,7 @@ class Helm:
     def manifest(self, name: str, namespace: str) -> list[dict[str, Any]]:
         """Return the Kubernetes objects that an installed release contains."""
         text = self._run(["get", "manifest", name, "--namespace", namespace], READ_LIMIT_S)
-        return [document for document in yaml.safe_load_all(text) if document]
+        return parse_yaml_documents(text)
 
     def _apply(
         self, verb: str, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]
@@ -221,7 +222,7 @@ class Releases:
         options: Any = without_secrets(checked.get("repositoryOpts") or {})
         if UNKNOWN not in (checked.get("chart"), options.get("repo"), checked.get("version")):
             with chart(*_chart_of(checked)) as folder:
-                checked["version"] = str(yaml.safe_load((folder / "Chart.yaml").read_text())["version"])
+                checked["version"] = str(read_yaml(folder / "Chart.yaml")["version"])
         return checked
 
     def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[ObjectPropertyChange]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-import yaml
+from llmd_oke.values import parse_yaml_documents
 
 from llmd_rehearsal import running_time
 from llmd_rehearsal.kubernetes_plugin.client import (
@@ -499,8 +499,8 @@ def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:
     """Return the result of a call to `kubernetes:yaml:decode`, the only function that the stand-in plug-in has."""
     if token != DECODE_YAML:
         raise OperationRefusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in has {DECODE_YAML}")
-    documents = yaml.safe_load_all(str(arguments.get("text") or ""))
-    objects = [obj for document in documents if document for obj in _members(document)]
+    documents = parse_yaml_documents(str(arguments.get("text") or ""))
+    objects = [obj for document in documents for obj in _members(document)]
     if namespace := arguments.get("defaultNamespace"):
         objects = [{**obj, "metadata": {"namespace": namespace, **(obj.get("metadata") or {})}} for obj in objects]
     return {"result": [*objects]}

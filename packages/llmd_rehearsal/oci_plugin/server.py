@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import yaml
+from llmd_oke.values import read_yaml
 
 from llmd_rehearsal.kubernetes_plugin.client import Cluster, Unreachable, find_access, load
 from llmd_rehearsal.oci_plugin import bridge, functions
@@ -91,7 +91,7 @@ class PluginOptions:
         """Return the address of the kubeconfig's API server as host:port; empty without a kubeconfig."""
         if self.kubeconfig is None or not self.kubeconfig.exists():
             return ""
-        config: Any = yaml.safe_load(self.kubeconfig.read_text())
+        config: Any = read_yaml(self.kubeconfig)
         server: str = config["clusters"][0]["cluster"]["server"]
         return urlsplit(server).netloc
 

@@ -16,6 +16,7 @@ import httpx2
 import yaml
 from lightkube.models.core_v1 import Container as ContainerModel
 from llmd_base.errors import KitError
+from llmd_oke.values import read_yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llmd_rehearsal.pods import containers
@@ -159,7 +160,7 @@ def load(path: Path) -> ImageTable:
         KitError: the file can't be read or is invalid.
     """
     try:
-        return ImageTable(_Table.model_validate(yaml.safe_load(path.read_text())).images)
+        return ImageTable(_Table.model_validate(read_yaml(path)).images)
     except (OSError, yaml.YAMLError, ValidationError) as error:
         raise KitError(f"image table {path}: {error}") from error
 
