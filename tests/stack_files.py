@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import yaml
 from llmd_base.errors import InvalidStack, Problem
-from llmd_oke import config, planning
+from llmd_oke import catalogue, config, planning
 from llmd_oke.values import read_yaml
 
 StackObject: TypeAlias = dict[str, Any]
@@ -113,3 +113,29 @@ def problems(*models: StackObject, nodes: int = 9, **changes: object) -> list[Pr
     except InvalidStack as refused:
         return list(refused.problems)
     return []
+
+
+def paths(*models: StackObject, nodes: int = 9, **changes: object) -> list[str]:
+    """Return where something is wrong with `stack`."""
+    return [problem.path for problem in problems(*models, nodes=nodes, **changes)]
+
+
+def known_model(name: str) -> catalogue.CatalogueModel:
+    """The catalogue's entry of a model, which must be there."""
+    entry = catalogue.model(name)
+    assert entry is not None
+    return entry
+
+
+def known_shape(name: str = "BM.GPU.MI300X.8") -> catalogue.Shape:
+    """The catalogue's entry of a shape, which must be there."""
+    entry = catalogue.shape(name)
+    assert entry is not None
+    return entry
+
+
+def known_release(name: str) -> catalogue.Release:
+    """The catalogue's entry of a release, which must be there."""
+    entry = catalogue.release(name)
+    assert entry is not None
+    return entry

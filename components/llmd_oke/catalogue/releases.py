@@ -381,6 +381,8 @@ def with_override(base: Release, override: Override) -> Release:
     Raises:
         ValueError: an image reference has the wrong form, or a digest that differs from the lock's.
     """
+    if override == Override():
+        return base
     router = (release(override.router) if override.router else None) or base
     source = (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
     vllm = _with_image(source.vllm, override.vllm_image)

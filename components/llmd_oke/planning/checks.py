@@ -1,6 +1,6 @@
 """All checks of a stack, which report all problems at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from llmd_base.errors import SET, Described, KitError, Problem
@@ -52,12 +52,15 @@ def problems(config: StackConfig) -> list[Problem]:
     """Return all problems of a stack."""
     of_topologies = topology_problems_by_model(config)
     placeable = [model for i, model in enumerate(config.models) if not of_topologies.get(i)]
-    return [*problems_of_parts(config), *_capacity(config, placeable), *router_problems(config)]
+    return [*_problems_of_parts(config, of_topologies), *_capacity(config, placeable), *router_problems(config)]
 
 
 def problems_of_parts(config: StackConfig) -> list[Problem]:
     """Return the problems of each key of a stack that can be checked without placing servers on nodes."""
-    of_topologies = topology_problems_by_model(config)
+    return _problems_of_parts(config, topology_problems_by_model(config))
+
+
+def _problems_of_parts(config: StackConfig, of_topologies: Mapping[int, list[Problem]]) -> list[Problem]:
     of_models = [
         problem
         for i, context in model_contexts(config).items()

@@ -4,18 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from llmd_oke.values import open_project, read_yaml, values_folder
+from project_entries import kit_entry, write_entry
 from stack_files import model, plan, problems
 
 REVISION = "a" * 40
 SQL = {"name": "sql", "repository": "acme/llama-sql", "revision": REVISION}
 CACHE = {"modelCache": {"kind": "node-disk"}}
+GATEWAY = {"mode": "create", "provider": "istio"}
+LLAMA = "llama-3.1-8b-instruct"
+LORA_ARGUMENT = {"extraArgs": ["--enable-lora"]}
 
 
 def llama(*adapters: dict[str, Any], room: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     engine = {} if room is None else {"engine": {"adapters": room}}
-    return model("agg-tp1-2r", model="llama-3.1-8b-instruct", adapters=list(adapters), **engine, **changes)
+    return model("agg-tp1-2r", model=LLAMA, adapters=list(adapters), **engine, **changes)
 
 
 def refused(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
@@ -36,7 +38,7 @@ def test_adapter_slots_take_memory_from_the_kv_cache_as_in_vllm():
 
 def test_a_refusal_for_lack_of_memory_counts_that_of_adapter_slots():
     engine = {"adapters": {"slots": 4, "maxRank": 16}, "gpuMemoryUtilization": 0.12}
-    entry = model("agg-tp1-1r", model="llama-3.1-8b-instruct", engine=engine)
+    entry = model("agg-tp1-1r", model=LLAMA, engine=engine)
     (problem,) = problems(entry, storage=CACHE)
     assert "15 GiB of weights, 0.3 GiB of room for adapters and 6 GiB of activations" in problem.why
     (other,) = problems({**entry, "engine": {"gpuMemoryUtilization": 0.12}}, storage=CACHE)
@@ -45,7 +47,7 @@ def test_a_refusal_for_lack_of_memory_counts_that_of_adapter_slots():
 
 def test_tensor_parallelism_does_not_split_all_of_an_adapters_memory():
     def gib(size: int) -> float:
-        entry = model(f"agg-tp{size}-1r", model="llama-3.1-8b-instruct", engine={"adapters": {}})
+        entry = model(f"agg-tp{size}-1r", model=LLAMA, engine={"adapters": {}})
         return plan(entry, storage=CACHE).models[0].units[0].roles[0].memory.adapters_gib
 
     assert gib(1) < gib(2) < 2 * gib(1)
@@ -56,69 +58,47 @@ def test_each_adapter_revision_is_served_by_vllm_under_a_name_of_its_own():
     assert adapter.served_name == "sql-aaaaaaaaaaaa"
 
 
-def test_lora_adapters_without_configured_adapter_slots_are_refused():
-    assert "no room" in refused(llama(SQL))["models[0].engine.adapters"]
+@pytest.mark.parametrize(
+    ("entry", "stack", "path", "words"),
+    [
+        (llama(SQL), {}, "engine.adapters", "no room"),
+        (llama(SQL, room={}), {"storage": {}}, "engine.adapters", "model cache"),
+        (llama(SQL, room={}), {"storage": {**CACHE, "prewarm": {"source": "none"}}}, "engine.adapters", "model cache"),
+        (model("agg-tp1-1r", engine={"adapters": {}}), {}, "engine.adapters", "gpt_oss"),
+        (llama(SQL, room={}), {"release": "llm-d-0.7.0"}, "engine.adapters", "llm-d-0.7.0"),
+        (llama(SQL, room={}, router={"mode": "none"}), {}, "router.mode", "endpoint picker"),
+        (llama(SQL, room={}, router={"mode": "gateway"}), {"gateway": GATEWAY}, "router.mode", "/v1/load_lora_adapter"),
+        (llama(room={"slots": 4, "hostSlots": 3}), {}, "engine.adapters.hostSlots", "at least 4"),
+        (llama(room={"maxRank": 24}), {}, "engine.adapters.maxRank", "320"),
+        (llama({**SQL, "revision": "main"}, room={}), {}, "adapters[0].revision", "commit"),
+        (llama(SQL, SQL, room={}, name="llama"), {}, "adapters[1].name", "sql"),
+        (llama(SQL, {**SQL, "name": "llama"}, room={}, name="llama"), {}, "adapters[1].name", "llama"),
+        (llama(SQL, {**SQL, "name": "sql-aaaaaaaaaaaa"}, room={}), {}, "adapters[1].name", "sql-aaaaaaaaaaaa"),
+        (model("agg-tp1-1r", model=LLAMA, engine=LORA_ARGUMENT), {}, "engine.extraArgs[0]", "llmd-oke migrate"),
+    ],
+    ids=[
+        *("no slots", "no model cache", "no pre-warming", "layers without known support", "an older release"),
+        *("no endpoint picker", "a Gateway, whose clients could load adapters", "fewer slots in host memory"),
+        *("a rank that vLLM lacks", "a branch as revision", "an equal name", "the model's name"),
+        *("the name that another is served under", "vLLM's argument in place of the key"),
+    ],
+)
+def test_adapters_that_servers_could_not_load_or_tell_apart_are_refused(
+    entry: dict[str, Any], stack: dict[str, Any], path: str, words: str
+):
+    assert words in refused(entry, **stack)[f"models[0].{path}"]
 
 
-def test_adapters_without_a_pre_warmed_model_cache_are_refused():
-    assert "model cache" in refused(llama(SQL, room={}), storage={})["models[0].engine.adapters"]
-    source = {**CACHE, "prewarm": {"source": "none"}}
-    assert "model cache" in refused(llama(SQL, room={}), storage=source)["models[0].engine.adapters"]
-
-
-def test_adapters_for_layers_without_known_support_are_refused():
-    assert "gpt_oss" in refused(model("agg-tp1-1r", engine={"adapters": {}}))["models[0].engine.adapters"]
-
-
-def test_adapters_are_refused_with_a_release_not_known_to_support_them():
-    assert "llm-d-0.7.0" in refused(llama(SQL, room={}), release="llm-d-0.7.0")["models[0].engine.adapters"]
+def test_as_many_adapter_slots_in_host_memory_as_on_gpus_are_accepted():
+    assert refused(llama(room={"slots": 4, "hostSlots": 4})) == {}
 
 
 def test_adapters_are_refused_with_a_router_not_known_to_rewrite_names(tmp_path: Path):
-    release = read_yaml(values_folder() / "releases" / "llm-d-0.6.0.yaml")
-    release["name"] = "older"
+    release = kit_entry("releases/llm-d-0.6.0", name="older")
     del release["router"]["rewrites"], release["former_names"]
-    (tmp_path / "values" / "releases").mkdir(parents=True)
-    (tmp_path / "values" / "releases" / "older.yaml").write_text(yaml.safe_dump(release))
-    open_project(tmp_path)
+    write_entry(tmp_path, "releases/older", release)
     problem = refused(llama(SQL, room={}), override={"router": "older"})["models[0].engine.adapters"]
     assert "endpoint picker of older" in problem
-
-
-def test_servers_without_an_endpoint_picker_cannot_have_adapters():
-    assert "endpoint picker" in refused(llama(SQL, room={}, router={"mode": "none"}))["models[0].router.mode"]
-
-
-def test_adapters_behind_a_gateway_are_refused_as_clients_could_call_vllms_load_api():
-    gateway = {"mode": "create", "provider": "istio"}
-    problem = refused(llama(SQL, room={}, router={"mode": "gateway"}), gateway=gateway)["models[0].router.mode"]
-    assert "/v1/load_lora_adapter" in problem
-
-
-@pytest.mark.parametrize("name", ["sql", "llama", "sql-aaaaaaaaaaaa"])
-def test_an_adapter_with_the_name_of_a_model_or_another_adapter_is_refused(name: str):
-    entry = llama(SQL, {**SQL, "name": name}, room={}, name="llama")
-    assert "models[0].adapters[1].name" in refused(entry)
-
-
-@pytest.mark.parametrize(("host_slots", "paths"), [(3, ["models[0].engine.adapters.hostSlots"]), (4, [])])
-def test_fewer_adapter_slots_in_host_memory_than_on_gpus_are_refused(host_slots: int, paths: list[str]):
-    assert list(refused(llama(room={"slots": 4, "hostSlots": host_slots}))) == paths
-
-
-def test_an_adapter_rank_that_vllm_does_not_support_is_refused():
-    assert "320" in refused(llama(room={"maxRank": 24}))["models[0].engine.adapters.maxRank"]
-
-
-def test_a_branch_is_refused_as_an_adapters_revision():
-    assert "commit" in refused(llama({**SQL, "revision": "main"}, room={}))["models[0].adapters[0].revision"]
-
-
-def test_vllm_arguments_for_adapters_are_refused_with_the_key_to_use_instead():
-    entry = model("agg-tp1-1r", model="llama-3.1-8b-instruct", engine={"extraArgs": ["--enable-lora"]})
-    told = refused(entry)["models[0].engine.extraArgs[0]"]
-    assert "engine.adapters" in told
-    assert "llmd-oke migrate" in told
 
 
 def test_check_reports_the_memory_of_adapter_slots_and_how_many_adapters_share_them():

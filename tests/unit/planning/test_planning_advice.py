@@ -5,11 +5,17 @@ import pytest
 from created_stacks import created
 from llmd_oke import catalogue
 from llmd_oke.planning import Advice, merge_advice
-from stack_files import created_pool, existing_cluster, model, plan
+from stack_files import StackObject, created_pool, existing_cluster, known_model, model, plan
 
 
 def advice(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
     return {advice.path: advice.text for advice in plan(*models, **changes).advice}
+
+
+def on_created(*pools: StackObject, stack_changes: dict[str, Any] | None = None, **changes: Any) -> dict[str, str]:
+    """Advice by path on a stack that creates its cluster; `changes` are of the cluster."""
+    stack = created(*pools, stack_changes=stack_changes, **changes)
+    return advice(*stack.pop("models"), **stack)
 
 
 CACHE = {"modelCache": {"kind": "node-disk"}}
@@ -56,8 +62,7 @@ def test_check_warns_of_servers_without_a_router_unless_api_keys_protect_them(ke
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
 def test_check_says_that_neither_cni_of_oke_enforces_network_policies(cni: str):
-    result = created(cni=cni)
-    text = advice(*result.pop("models"), **result)["cluster"]
+    text = on_created(cni=cni)["cluster"]
     assert f"OKE's {cni} network does not" in text
     assert ("with cluster.cni: vcn-native they are known" in text) is (cni == "flannel")
 
@@ -66,8 +71,7 @@ def test_check_reports_the_disk_space_that_the_fullest_existing_node_needs():
     text = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
     assert "592 GiB of disk on one node (8 x 74 GiB)" in text
     assert text.endswith(" storage.modelCache keeps weights out of pods")
-    result = created()
-    assert "gpuPools[0]" not in advice(*result.pop("models"), **result)
+    assert "gpuPools[0]" not in on_created()
 
 
 def test_check_warns_of_a_vocabulary_that_every_server_downloads():
@@ -77,18 +81,13 @@ def test_check_warns_of_a_vocabulary_that_every_server_downloads():
         assert "models[0].model" not in quiet
 
 
-def test_check_warns_of_idle_nodes_with_their_price_and_the_copies_that_would_fit():
-    text = advice(model("8p-tp1-4d-tp2"))["gpuPools"]
-    assert text == (
-        "7 nodes (56 GPUs, 336 $/hour at list price) would serve nothing; models[0].copies of 4 would fit, 1 node idle"
-    )
-    assert advice(model("8p-tp1-4d-tp2", copies=4))["gpuPools"].startswith("1 node (8 GPUs, 48 $/hour")
-
-
-def test_check_does_not_advise_more_copies_of_a_model_where_none_would_fit():
-    assert "copies" not in advice(model("8p-tp1-4d-tp2"), nodes=3)["gpuPools"]
-    assert "copies" not in advice(model("agg-tp1-1r", copies=64), nodes=9)["gpuPools"]
-    assert "copies" not in advice(model("1p-tp1-1d-tp2"), nodes=2, rdma="none")["gpuPools"]
+def test_check_warns_of_idle_nodes_with_their_price_and_only_copies_that_would_fit():
+    of_two = model("8p-tp1-4d-tp2")
+    fitting = "7 nodes (56 GPUs, 336 $/hour at list price) would serve nothing; models[0].copies of 4 would fit, 1 node"
+    assert advice(of_two)["gpuPools"] == f"{fitting} idle"
+    full = advice(model("8p-tp1-4d-tp2", copies=4)), advice(of_two, nodes=3), advice(model("agg-tp1-1r", copies=64))
+    for given in (*full, advice(model("1p-tp1-1d-tp2"), nodes=2, rdma="none")):
+        assert given["gpuPools"] == "1 node (8 GPUs, 48 $/hour at list price) would serve nothing"
 
 
 def test_the_copies_of_a_model_that_check_advises_can_be_deployed():
@@ -107,8 +106,7 @@ def test_check_advises_against_disaggregation_of_short_prompts(tokens: int, shor
 @pytest.fixture
 def model_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Make the catalogue's gpt-oss-120b have so many billions of parameters."""
-    known = catalogue.model("gpt-oss-120b")
-    assert known is not None
+    known = known_model("gpt-oss-120b")
 
     def change(billions: float) -> None:
         parameters = known.parameters.model_copy(update={"total_billions": billions})
@@ -165,27 +163,14 @@ def test_check_advises_against_disaggregation_for_very_low_or_high_itl_targets(i
     text = advice(model(slo={"itlMs": itl_ms})).get("models[0].slo.itlMs")
     assert (text is None) if reason is None else (text is not None and reason in text)
     assert "models[0].slo.itlMs" not in advice(model("agg-tp1-1r", slo={"itlMs": itl_ms}))
-
-
-def test_check_gives_no_advice_on_disaggregation_for_a_ttft_target_alone():
     assert "models[0].slo.itlMs" not in advice(model(slo={"ttftMs": 2000}))
 
 
-def test_check_warns_of_a_kv_cache_for_fewer_sequences_than_configured():
-    text = advice(model("8p-tp1-2d-tp1", model="llama-3.3-70b-instruct-fp8-dynamic"))["models[0].engine.maxNumSeqs"]
-    assert "81 sequences of 4352 tokens" in text
-    assert "256" in text
-
-
-@pytest.mark.parametrize(("sequences", "told"), [(81, False), (82, True)])
-def test_a_kv_cache_for_exactly_the_configured_sequences_causes_no_warning(sequences: int, told: bool):
-    served = model("8p-tp1-2d-tp1", model=LLAMA, engine={"maxNumSeqs": sequences})
-    assert ("models[0].engine.maxNumSeqs" in advice(served)) is told
-
-
-def test_check_does_not_warn_of_prefill_kv_caches_below_maxnumseqs_sequences():
-    llama = "llama-3.3-70b-instruct-fp8-dynamic"
-    assert "models[0].engine.maxNumSeqs" not in advice(model("8p-tp1-2d-tp4", model=llama))
+@pytest.mark.parametrize(("sequences", "told"), [({}, True), ({"maxNumSeqs": 81}, False), ({"maxNumSeqs": 82}, True)])
+def test_check_warns_of_decode_kv_caches_for_fewer_sequences_than_configured(sequences: dict[str, int], told: bool):
+    text = advice(model("8p-tp1-2d-tp1", model=LLAMA, engine=sequences)).get("models[0].engine.maxNumSeqs", "")
+    assert ("81 sequences of 4352 tokens" in text) is told
+    assert "models[0].engine.maxNumSeqs" not in advice(model("8p-tp1-2d-tp4", model=LLAMA, engine=sequences))
 
 
 def test_check_warns_of_a_single_decode_server_without_spare_gpus_for_its_update():
@@ -216,14 +201,12 @@ def test_check_warns_of_an_image_with_kernel_vulnerabilities_that_later_ones_lac
     name = f"Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-{built}-0"
     monkeypatch.setattr(catalogue, "image", lambda _: known.model_copy(update={"name": name}))
     source = {"name": name, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "0" * 32}
-    result = created(created_pool(image={"import": source}))
-    text = advice(*result.pop("models"), **result).get("gpuPools[0].image.import.name", "")
+    text = on_created(created_pool(image={"import": source})).get("gpuPools[0].image.import.name", "")
     assert ("CVE-2026-31431; nodes block algif_aead, images of 2026-04-30 are fixed" in text) is told
 
 
 def way_in(**changes: Any) -> bool:
-    result = created(**changes)
-    return "cluster.network.bastionService.clientCidrs" in advice(*result.pop("models"), **result)
+    return "cluster.network.bastionService.clientCidrs" in on_created(**changes)
 
 
 def test_check_warns_of_a_private_endpoint_without_a_bastion():
@@ -236,23 +219,22 @@ def test_check_warns_of_a_private_endpoint_without_a_bastion():
 
 def test_check_warns_of_nodes_without_internet_access_that_need_packages():
     storage = {"storage": {"modelCache": {"kind": "file-storage"}}}
-    result = created(network={"workerInternet": False}, stack_changes=storage)
-    text = advice(*result.pop("models"), **result)["cluster.network.workerInternet"]
+    text = on_created(network={"workerInternet": False}, stack_changes=storage)["cluster.network.workerInternet"]
     assert "OKE's packages of v1." in text
     assert "nfs-common" in text
 
 
 @pytest.mark.parametrize(("launch", "advised"), [("managed-compute-cluster", True), ("cluster-network", False)])
 def test_check_warns_of_an_unused_permission_to_publish_metrics(launch: str, advised: bool):
-    result = created(created_pool(launch=launch), iam={"grants": ["oci-metrics"]})
-    assert ("cluster.iam.grants" in advice(*result.pop("models"), **result)) is advised
+    told = on_created(created_pool(launch=launch), iam={"grants": ["oci-metrics"]})
+    assert ("cluster.iam.grants" in told) is advised
 
 
 def test_check_reports_placeholder_ocids_of_an_example_once():
     result = advice(nodes=2, cluster=existing_cluster(identifier="ocid1.cluster.oc1.iad.example"))
     assert result["cluster.identifier"].startswith("the OCID is an example's")
-    pool = created(created_pool(image={"ocid": "ocid1.image.oc1.iad.example"}))
-    assert "gpuPools[0].image.ocid" in advice(*pool.pop("models"), **pool)
+    pool = created_pool(image={"ocid": "ocid1.image.oc1.iad.example"})
+    assert "gpuPools[0].image.ocid" in on_created(pool)
 
 
 def test_check_warns_of_block_sizes_below_those_of_kv_transfers():

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from llmd_base.config_maps import PART_LABEL
-from llmd_base.errors import InvalidStack
 from llmd_bench.canary_request import from_json
-from llmd_oke import planning
 from llmd_oke.program.declare import Rendered, render
-from stack_files import existing_pool, model, stack
+from stack_files import existing_pool, model, paths, stack
+
+CANARIES: dict[str, Any] = {"canaries": {}}
 
 
 def document(topology: str = "2p-tp1-1d-tp2", **changes: Any) -> dict[str, Any]:
@@ -17,21 +17,18 @@ def document(topology: str = "2p-tp1-1d-tp2", **changes: Any) -> dict[str, Any]:
     return stack(model(topology), gpuPools=[existing_pool(size=4)], **own)
 
 
-def problems(given: dict[str, Any]) -> list[str]:
-    try:
-        planning.plan_object(given)
-    except InvalidStack as error:
-        return [problem.path for problem in error.problems]
-    return []
-
-
 def objects(rendered: Rendered, kind: str, name: str) -> list[dict[str, Any]]:
     found = [item.inputs for item in rendered.resources if item.type.endswith(f":{kind}")]
     return [inputs for inputs in found if inputs["metadata"]["name"] == name]
 
 
-def test_canary_requests_go_to_the_ports_of_prefill_and_decode_pods_of_a_model_copy():
-    (config,) = objects(render(document(canaries={"everySeconds": 7})), "ConfigMap", "canary-gpt-oss-120b")
+@pytest.fixture(scope="module")
+def rendered() -> Rendered:
+    return render(document(canaries={"everySeconds": 7}))
+
+
+def test_canary_requests_go_to_the_ports_of_prefill_and_decode_pods_of_a_model_copy(rendered: Rendered):
+    (config,) = objects(rendered, "ConfigMap", "canary-gpt-oss-120b")
     request = from_json(config["data"]["request.json"])
     (unit,) = request.units
     assert {role: selector["llm-d.ai/role"] for role, selector in unit.selectors.items()} == {
@@ -42,8 +39,7 @@ def test_canary_requests_go_to_the_ports_of_prefill_and_decode_pods_of_a_model_c
     assert len(request.prompts) == len(set(request.prompts)) == 3
 
 
-def test_canary_pods_have_a_podmonitor_and_the_label_that_servers_policies_admit():
-    rendered = render(document())
+def test_canary_pods_have_a_podmonitor_and_the_label_that_servers_policies_admit(rendered: Rendered):
     (deployment,) = objects(rendered, "Deployment", "canary-gpt-oss-120b")
     assert deployment["spec"]["template"]["metadata"]["labels"]["llmd-oke/canary"] == "gpt-oss-120b"
     assert deployment["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"]
@@ -60,11 +56,11 @@ def test_a_stack_without_canaries_has_no_canary_objects_and_no_canary_alerts():
 
 
 def test_canary_requests_without_monitoring_in_the_stack_file_are_refused():
-    assert problems(document(monitoring="none")) == ["canaries"]
+    assert paths(**CANARIES) == ["canaries"]
 
 
 @pytest.mark.parametrize("connector", ["mori-io", "mooncake"])
 def test_canaries_are_refused_with_kv_connectors_that_they_cannot_transfer_with(connector: str):
-    given = document(release="llm-d-0.10.0", override={"vllmImage": "docker.io/acme/vllm:v0.30.0"})
-    given["models"] = [model("1p-tp2-1d-tp2", model="qwen3-32b", engine={"kvCache": {"connector": connector}})]
-    assert problems(given) == ["models[0].engine.kvCache.connector"]
+    given = model("1p-tp2-1d-tp2", model="qwen3-32b", engine={"kvCache": {"connector": connector}})
+    own = {"release": "llm-d-0.10.0", "override": {"vllmImage": "docker.io/acme/vllm:v0.30.0"}}
+    assert paths(given, monitoring="existing", **CANARIES, **own) == ["models[0].engine.kvCache.connector"]

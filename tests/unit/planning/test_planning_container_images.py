@@ -22,19 +22,18 @@ def used(*models: dict[str, Any], **changes: Any) -> list[str]:
     return [image.used_by for image in images_of(plan(*models, **changes))]
 
 
-def test_a_disaggregated_model_needs_images_of_vllm_picker_envoy_and_routing_sidecar():
-    assert used(model("8p-tp1-4d-tp2"), nodes=2) == [
-        "image pull",
-        "vLLM",
-        "endpoint picker",
-        "Envoy",
-        "routing sidecar",
-    ]
-
-
-def test_aggregated_servers_need_no_sidecar_image_and_without_router_only_vllms():
-    assert used(model("agg-tp1-8r"), nodes=1) == ["image pull", "vLLM", "endpoint picker", "Envoy"]
-    assert used(model("agg-tp1-8r", router={"mode": "none"}), nodes=1) == ["image pull", "vLLM"]
+@pytest.mark.parametrize(
+    ("served", "nodes", "further"),
+    [
+        (model("8p-tp1-4d-tp2"), 2, ["endpoint picker", "Envoy", "routing sidecar"]),
+        (model("agg-tp1-8r"), 1, ["endpoint picker", "Envoy"]),
+        (model("agg-tp1-8r", router={"mode": "none"}), 1, []),
+    ],
+)
+def test_models_need_images_of_their_vllm_router_and_routing_sidecar(
+    served: dict[str, Any], nodes: int, further: list[str]
+):
+    assert used(served, nodes=nodes) == ["image pull", "vLLM", *further]
 
 
 def test_a_pre_warmed_model_cache_adds_the_pre_warm_image_to_the_pulled_images():
@@ -93,7 +92,6 @@ def test_a_malformed_or_contradicting_digest_is_refused_with_its_key(digest: str
     pinned = next(image for image in kit_images() if image.digest)
     (problem,) = problems(model("agg-tp1-8r"), nodes=1, override={"proxyImage": f"{pinned.reference}@{digest}"})
     assert problem.path == "override.proxyImage"
-    assert "@sha256:" in problem.accepted
 
 
 def test_check_counts_images_without_a_digest_in_one_sentence():

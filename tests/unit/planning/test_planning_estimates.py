@@ -17,26 +17,20 @@ def by_part(total: Costs) -> dict[str, float | None]:
     return {cost.part.split(":")[0]: cost.usd_per_hour for cost in total.parts}
 
 
-def test_a_created_clusters_cost_includes_nodes_volumes_and_control_plane():
+def test_a_created_clusters_cost_is_the_sum_of_nodes_volumes_and_control_plane():
     parts = by_part(of())
     assert parts["mi300x"] == 9 * 48
     assert parts["system"] == pytest.approx(3 * (16 * 0.03 + 64 * 0.002))
     assert parts["boot volumes"] == pytest.approx((9 * 512 + 3 * 128) * (0.0255 + 10 * 0.0017) / 744)
     assert parts["OKE cluster"] == 0.10
-
-
-def test_the_estimated_cost_is_the_sum_of_the_costs_of_its_parts():
-    result = of()
-    assert result.usd_per_hour == pytest.approx(sum(price or 0 for price in by_part(result).values()))
+    assert of().usd_per_hour == pytest.approx(sum(price or 0 for price in parts.values()))
 
 
 def test_faster_boot_volumes_raise_the_cost_estimate():
     slow, fast = (
-        by_part(of(created_pool(launch="cluster-network", bootVolumeVpusPerGb=vpus)))["boot volumes"]
+        by_part(of(created_pool(launch="cluster-network", bootVolumeVpusPerGb=vpus)))["boot volumes"] or 0
         for vpus in (10, 20)
     )
-    assert fast is not None
-    assert slow is not None
     assert fast - slow == pytest.approx(9 * 512 * 10 * 0.0017 / 744)
 
 
@@ -75,33 +69,30 @@ def test_bring_up_of_a_created_cluster_waits_for_its_gpu_nodes():
     assert result.starts["operators"] == result.starts["GPU nodes"] > result.starts["system nodes"]
 
 
-def test_bring_up_in_an_existing_cluster_has_no_cluster_steps():
+def test_bring_up_in_an_existing_cluster_has_only_steps_of_servers_and_their_router():
     names = [leg.name for leg in bring_up(plan(model("8p-tp1-4d-tp2"), nodes=2)).legs]
     assert names == ["vLLM image", "weights", "server start", "router", "first request"]
+    bare = [leg.name for leg in bring_up(plan(model("agg-tp1-8r", router={"mode": "none"}), nodes=1)).legs]
+    assert bare == ["vLLM image", "weights", "server start", "first request"]
 
 
-def test_bring_up_of_servers_without_a_router_has_no_router_step():
-    names = [leg.name for leg in bring_up(plan(model("agg-tp1-8r", router={"mode": "none"}), nodes=1)).legs]
-    assert "router" not in names
+def weights_s(**changes: object) -> float:
+    """Estimated seconds until eight servers of a node have their weights."""
+    legs = bring_up(plan(model("agg-tp1-8r"), nodes=1, **changes)).legs
+    return next(leg.seconds for leg in legs if leg.name == "weights")
 
 
 def test_without_a_model_cache_servers_of_a_node_share_its_download_rate():
-    def weights(**changes: object) -> float:
-        result = bring_up(plan(model("agg-tp1-8r"), nodes=1, **changes))
-        return next(leg.seconds for leg in result.legs if leg.name == "weights")
-
-    assert weights() == pytest.approx(8 * weights(storage=NODE_DISK))
+    assert weights_s() == pytest.approx(8 * weights_s(storage=NODE_DISK))
 
 
 def test_a_model_cache_is_estimated_to_fill_faster_from_a_bucket_than_hugging_face():
-    def weights(source: str) -> float:
-        storage = {**NODE_DISK, "prewarm": {"source": source}}
-        legs = bring_up(plan(model("agg-tp1-8r"), nodes=1, storage=storage)).legs
-        return next(leg.seconds for leg in legs if leg.name == "weights")
-
+    face, bucket = (
+        weights_s(storage={**NODE_DISK, "prewarm": {"source": source}}) for source in ("hugging-face", "object-storage")
+    )
     rates = bring_ups.bring_up_facts().weights
     times = rates.object_storage.megabytes_per_s / rates.hugging_face.megabytes_per_s
-    assert weights("hugging-face") / weights("object-storage") == pytest.approx(times)
+    assert face / bucket == pytest.approx(times)
 
 
 def test_the_vllm_image_pull_is_estimated_from_the_size_in_the_image_lock(monkeypatch: pytest.MonkeyPatch):

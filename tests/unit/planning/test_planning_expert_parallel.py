@@ -37,14 +37,9 @@ def test_mori_expert_exchange_between_nodes_requires_the_users_own_vllm_image():
         "models[0].engine.prefill.all2AllBackend",
         "models[0].engine.decode.all2AllBackend",
     ]
-    assert all("virtual functions of ConnectX-7" in (problem.why or "") for problem in refused)
-    assert all(problem.accepted.startswith("override.vllmImage") for problem in refused)
     assert found(WIDE, MORI, override={"vllmImage": OWN_IMAGES["vllmImage"]}) == []
-
-
-def test_a_vllm_image_of_another_release_does_not_permit_mori_between_nodes():
-    image = "registry.example/vllm/vllm-openai-rocm:v0.30.0"
-    assert found(WIDE, MORI, override={"vllmImage": image})
+    another = "registry.example/vllm/vllm-openai-rocm:v0.30.0"  # of another release
+    assert found(WIDE, MORI, override={"vllmImage": another})
 
 
 def test_mori_expert_exchange_within_a_node_works_with_the_releases_image():
@@ -81,7 +76,6 @@ def test_experts_can_be_balanced_from_two_gpus_on(size: int, refused: bool):
 def test_balancing_of_experts_that_are_not_spread_over_gpus_is_refused(name: str):
     (problem,) = problems(model("agg-tp2-1r", model=name, engine={"extraArgs": ["--enable-eplb"]}), release=NEWEST)
     assert problem.path == "models[0].engine.extraArgs[0]"
-    assert problem.why == "aggregated servers spread no experts over GPUs"
 
 
 def test_moris_heap_lowers_the_maximum_of_gpumemoryutilization():
@@ -94,7 +88,6 @@ def test_moris_heap_lowers_the_maximum_of_gpumemoryutilization():
 def test_an_expert_exchange_backend_is_refused_for_servers_without_data_parallelism(topology: str):
     (problem,) = found(topology, {"all2AllBackend": "allgather_reducescatter"})
     assert problem.path == "models[0].engine.all2AllBackend"
-    assert "no experts that others send tokens to" in (problem.why or "")
 
 
 def test_the_error_for_an_unsupported_expert_exchange_backend_lists_releases_with_it():
@@ -130,7 +123,6 @@ def test_mori_io_with_several_ranks_requires_the_users_own_images():
     assert found(WIDE, mori_io(), override=OWN_IMAGES) == []
     (problem,) = found(WIDE, mori_io(), override={"vllmImage": OWN_IMAGES["vllmImage"]})
     assert problem.path == "models[0].engine.kvCache.connector"
-    assert problem.accepted.startswith("override.vllmImage and override.routingSidecarImage")
 
 
 @pytest.mark.parametrize("topology", ["2p-tp1dp16ep-1d-tp1dp16ep", "1p-tp1dp16ep-1d-tp1dp32ep"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.catalogue.flow_control import PriorityBand
-from stack_files import model, plan, problems
+from stack_files import model, paths, plan
 
 ENFORCED = {"engine": "existing"}
 DOOR = {"authentication": {"kind": "api-keys"}, "priorities": {"chat": 100, "crawler": -10}}
@@ -14,9 +14,8 @@ def routed(**router: Any) -> dict[str, Any]:
     return model("1p-tp1-1d-tp1", router=router)
 
 
-def refused(*models: dict[str, Any], door: dict[str, Any] | None = None, **changes: Any) -> dict[str, str]:
-    found = problems(*models, frontDoor=DOOR if door is None else door, networkPolicies=ENFORCED, **changes)
-    return {problem.path: str(problem) for problem in found}
+def refused(*models: dict[str, Any], door: dict[str, Any] | None = None, **changes: Any) -> list[str]:
+    return paths(*models, frontDoor=DOOR if door is None else door, networkPolicies=ENFORCED, **changes)
 
 
 def test_each_client_priority_gets_a_band_and_default_priority_0_gets_one():
@@ -33,65 +32,38 @@ def test_without_flow_control_in_the_stack_file_routers_queue_no_requests():
 
 
 @pytest.mark.parametrize(
-    ("router", "path", "words"),
+    ("router", "path"),
     [
-        ({}, "models[0].router.flowControl", "none goes before another"),
-        ({"mode": "none"}, "models[0].router.mode", "nothing that requests would wait in"),
-        (
-            {"flowControl": {"priorityBands": [{"priority": 5}]}},
-            "models[0].router.flowControl.priorityBands[0].priority",
-            "no client of the front door has this priority",
-        ),
+        ({}, "flowControl"),
+        ({"mode": "none"}, "mode"),
+        ({"flowControl": {"priorityBands": [{"priority": 5}]}}, "flowControl.priorityBands[0].priority"),
         (
             {"flowControl": {"priorityBands": [{"priority": 0}, {"priority": 0}]}},
-            "models[0].router.flowControl.priorityBands[1].priority",
-            "another band has it",
+            "flowControl.priorityBands[1].priority",
         ),
-        (
-            {"flowControl": {"maxConcurrency": 64}},
-            "models[0].router.flowControl.maxConcurrency",
-            "the utilization detector doesn't read it",
-        ),
-        (
-            {"flowControl": {"detector": "concurrency"}},
-            "models[0].router.flowControl.maxConcurrency",
-            "goes by nothing else",
-        ),
+        ({"flowControl": {"maxConcurrency": 64}}, "flowControl.maxConcurrency"),
+        ({"flowControl": {"detector": "concurrency"}}, "flowControl.maxConcurrency"),
     ],
 )
-def test_client_priorities_without_flow_control_in_the_router_are_refused(
-    router: dict[str, Any], path: str, words: str
-):
+def test_client_priorities_without_flow_control_in_the_router_are_refused(router: dict[str, Any], path: str):
     topology = "agg-tp1-2r" if router.get("mode") == "none" else "1p-tp1-1d-tp1"
-    result = refused(model(topology, router=router))
-    assert list(result) == [path]
-    assert words in result[path]
+    assert refused(model(topology, router=router)) == [f"models[0].router.{path}"]
 
 
 def test_client_priorities_in_the_front_door_require_authentication():
-    result = refused(routed(flowControl={}), door={"priorities": {"chat": 100}})
-    assert list(result) == ["frontDoor.authentication"]
+    assert refused(routed(flowControl={}), door={"priorities": {"chat": 100}}) == ["frontDoor.authentication"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "path", "words"),
+    ("asked", "path"),
     [
-        ({"detector": "concurrency", "maxConcurrency": 64}, "detector", "it has no concurrency detector"),
-        (
-            {"priorityBands": [{"priority": 0, "maxRequests": 9}]},
-            "priorityBands[0].maxRequests",
-            "bounds bands by bytes alone",
-        ),
+        ({"detector": "concurrency", "maxConcurrency": 64}, "detector"),
+        ({"priorityBands": [{"priority": 0, "maxRequests": 9}]}, "priorityBands[0].maxRequests"),
     ],
 )
-def test_flow_control_that_an_older_picker_lacks_is_refused_with_its_source(
-    asked: dict[str, Any], path: str, words: str
-):
-    result = refused(routed(flowControl=asked), release="llm-d-0.6.0")
-    assert list(result) == [f"models[0].router.flowControl.{path}"]
-    assert words in result[f"models[0].router.flowControl.{path}"]
-    assert "https://github.com/" in result[f"models[0].router.flowControl.{path}"]
-    assert refused(routed(flowControl=asked)) == {}
+def test_flow_control_that_an_older_picker_lacks_is_refused(asked: dict[str, Any], path: str):
+    assert refused(routed(flowControl=asked), release="llm-d-0.6.0") == [f"models[0].router.flowControl.{path}"]
+    assert refused(routed(flowControl=asked)) == []
 
 
 def test_a_custom_picker_config_decides_whether_flow_control_is_on():
@@ -101,7 +73,9 @@ def test_a_custom_picker_config_decides_whether_flow_control_is_on():
         "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
     }
     ungated = {key: value for key, value in config.items() if key != "featureGates"}
-    assert refused(model("agg-tp1-2r", router={"config": config})) == {}
-    assert list(refused(model("agg-tp1-2r", router={"config": ungated}))) == ["models[0].router.flowControl"]
-    both = refused(model("agg-tp1-2r", router={"config": config, "flowControl": {}}))
-    assert "router.config replaces this key" in both["models[0].router.flowControl"]
+    for router, found in (
+        ({"config": config}, []),
+        ({"config": ungated}, ["models[0].router.flowControl"]),
+        ({"config": config, "flowControl": {}}, ["models[0].router.flowControl"]),
+    ):
+        assert refused(model("agg-tp1-2r", router=router)) == found

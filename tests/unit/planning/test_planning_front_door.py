@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 from created_stacks import refusals
 from llmd_oke.planning.advice import advice
-from stack_files import model, ocid, plan, problems
+from llmd_oke.planning.plan import FrontDoorPlan
+from stack_files import model, ocid, paths, plan, problems
 
 AGGREGATED = model("agg-tp1-4r", name="gpt-agg")
 LLAMA = model("agg-tp1-1r", model="llama-3.3-70b-instruct-fp8-dynamic", name="llama")
@@ -11,9 +12,19 @@ KEYS = {"kind": "api-keys"}
 TLS = {"host": "llm.example.com", "tls": {"kind": "config"}}
 
 
-def refused(*models: dict[str, Any], **door: Any) -> dict[str, str]:
-    enforced = {"engine": "existing"}
-    return {problem.path: str(problem) for problem in problems(*models, frontDoor=door, networkPolicies=enforced)}
+def refused(*models: dict[str, Any], **door: Any) -> list[str]:
+    return paths(*models, frontDoor=door, networkPolicies={"engine": "existing"})
+
+
+def planned(*models: dict[str, Any], **door: Any) -> FrontDoorPlan:
+    result = plan(*(models or [model("2p-tp1-2d-tp1")]), frontDoor={"uncheckedPods": "accepted", **door}).front_door
+    assert result is not None
+    return result
+
+
+def told(**door: Any) -> dict[str, str]:
+    keys = {"authentication": KEYS, "uncheckedPods": "accepted", **door}
+    return {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=keys))}
 
 
 def test_the_plan_has_no_front_door_if_the_stack_file_lacks_the_key_frontdoor():
@@ -21,8 +32,7 @@ def test_the_plan_has_no_front_door_if_the_stack_file_lacks_the_key_frontdoor():
 
 
 def test_the_front_door_lists_the_copies_of_each_model_entry_under_its_served_name():
-    door = plan(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, LLAMA, frontDoor={}).front_door
-    assert door is not None
+    door = planned(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, LLAMA)
     assert [(m.served_name, m.units) for m in door.models] == [
         ("openai/gpt-oss-120b", ("gpt-oss-120b-0", "gpt-oss-120b-1")),
         ("openai/gpt-oss-120b", ("gpt-agg",)),
@@ -31,8 +41,7 @@ def test_the_front_door_lists_the_copies_of_each_model_entry_under_its_served_na
 
 
 def test_the_front_door_sees_copies_of_a_model_without_routers_as_one_upstream():
-    door = plan(model("agg-tp1-4r", copies=2, router={"mode": "none"}), frontDoor={}).front_door
-    assert door is not None
+    door = planned(model("agg-tp1-4r", copies=2, router={"mode": "none"}))
     assert door.models[0].units == ("gpt-oss-120b",)
 
 
@@ -45,87 +54,48 @@ def test_changing_front_door_weights_does_not_change_the_configuration_hash():
 
 
 @pytest.mark.parametrize(
-    ("door", "path", "words"),
+    ("door", "path"),
     [
-        ({"tls": {"kind": "config"}}, "frontDoor.host", "the key is missing"),
-        ({"exposure": "internal", "authentication": KEYS}, "frontDoor.tls", "keys and requests would pass in plain"),
-        ({"exposure": "internal", "limits": {"requestsPerMinute": 60}}, "frontDoor.authentication", "told apart"),
-        (
-            {"authentication": KEYS, "limits": {"tokensPerMinute": 5}},
-            "frontDoor.limits.tokensPerMinute",
-            "a multiple of 2",
-        ),
-        (
-            {"authentication": KEYS, "limits": {"clients": {"a": 7}}},
-            "frontDoor.limits.clients.a.requestsPerMinute",
-            "a multiple of 2",
-        ),
+        ({"tls": {"kind": "config"}}, "host"),
+        ({"exposure": "internal", "authentication": KEYS}, "tls"),
+        ({"exposure": "internal", "limits": {"requestsPerMinute": 60}}, "authentication"),
+        ({"authentication": KEYS, "limits": {"tokensPerMinute": 5}}, "limits.tokensPerMinute"),
+        ({"authentication": KEYS, "limits": {"clients": {"a": 7}}}, "limits.clients.a.requestsPerMinute"),
         (
             {"authentication": KEYS, "limits": {"clients": {"a": {"concurrentRequests": 7}}}},
-            "frontDoor.limits.clients.a.concurrentRequests",
-            "a multiple of 2",
+            "limits.clients.a.concurrentRequests",
         ),
         (
             {"authentication": KEYS, "limits": {"clients": {"a": {"models": ["gpt-oss-120"]}}}},
-            "frontDoor.limits.clients.a.models[0]",
-            "gpt-oss-120b",
+            "limits.clients.a.models[0]",
         ),
-        (
-            {"authentication": KEYS, "limits": {"clients": {"a": {"models": []}}}},
-            "frontDoor.limits.clients.a.models",
-            "can ask nothing",
-        ),
-        (
-            {"authentication": KEYS, "limits": {"requestsPerMinute": 5}},
-            "frontDoor.limits.requestsPerMinute",
-            "multiple",
-        ),
-        (
-            {"authentication": KEYS, "limits": {"concurrentRequests": 6}},
-            "frontDoor.limits.concurrentRequests",
-            "each of the 2 threads of 2 Envoys allows its share (accepted: a multiple of 4)",
-        ),
-        (
-            {"authentication": KEYS, "limits": {"models": ["gpt-oss-120"]}},
-            "frontDoor.limits.models[0]",
-            "gpt-oss-120b",
-        ),
-        (
-            {"authentication": KEYS, "limits": {"models": [], "clients": {"a": 60}}},
-            "frontDoor.limits.clients.a.models",
-            "can ask nothing",
-        ),
-        ({"limits": {"models": []}}, "frontDoor.authentication", "told apart"),
-        ({"cacheIsolation": "client"}, "frontDoor.authentication", "cacheIsolation: none"),
-        ({"hosts": {"a.example.com": "gpt-os"}}, "frontDoor.hosts.a.example.com", "gpt-oss-120b"),
-        ({"host": "a.io", "hosts": {"a.io": "gpt-oss-120b"}}, "frontDoor.hosts.a.io", "leads to all models"),
-        (
-            {"weights": {"gpt-oss-120": 100}},
-            "frontDoor.weights.gpt-oss-120",
-            "no copy of a model in the stack has this name",
-        ),
-        ({"weights": {"gpt-oss-120b": 90}}, "frontDoor.weights", "add up to 90"),
-        ({"loadBalancer": {"subnetId": ocid("subnet")}}, "frontDoor.loadBalancer", "has no load balancer"),
+        ({"authentication": KEYS, "limits": {"clients": {"a": {"models": []}}}}, "limits.clients.a.models"),
+        ({"authentication": KEYS, "limits": {"requestsPerMinute": 5}}, "limits.requestsPerMinute"),
+        ({"authentication": KEYS, "limits": {"concurrentRequests": 6}}, "limits.concurrentRequests"),
+        ({"authentication": KEYS, "limits": {"models": ["gpt-oss-120"]}}, "limits.models[0]"),
+        ({"authentication": KEYS, "limits": {"models": [], "clients": {"a": 60}}}, "limits.clients.a.models"),
+        ({"limits": {"models": []}}, "authentication"),
+        ({"cacheIsolation": "client"}, "authentication"),
+        ({"hosts": {"a.example.com": "gpt-os"}}, "hosts.a.example.com"),
+        ({"host": "a.io", "hosts": {"a.io": "gpt-oss-120b"}}, "hosts.a.io"),
+        ({"weights": {"gpt-oss-120": 100}}, "weights.gpt-oss-120"),
+        ({"weights": {"gpt-oss-120b": 90}}, "weights"),
+        ({"loadBalancer": {"subnetId": ocid("subnet")}}, "loadBalancer"),
+        ({"exposure": "public", "authentication": KEYS, **TLS}, "loadBalancer.subnetId"),
     ],
 )
-def test_contradictory_front_door_settings_are_refused_with_their_path(door: dict[str, Any], path: str, words: str):
-    result = refused(**door)
-    assert list(result) == [path]
-    assert words in result[path]
+def test_contradictory_front_door_settings_are_refused_with_their_path(door: dict[str, Any], path: str):
+    assert refused(**door) == [f"frontDoor.{path}"]
 
 
 @pytest.mark.parametrize(("isolation", "words"), [("client", "fewer cache hits"), ("none", "share prefix cache")])
 def test_check_says_what_cacheisolation_client_costs_and_what_none_exposes(isolation: str, words: str):
-    door = {"authentication": KEYS, "cacheIsolation": isolation, "uncheckedPods": "accepted"}
-    said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
-    assert words in said["frontDoor.cacheIsolation"]
+    assert words in told(cacheIsolation=isolation)["frontDoor.cacheIsolation"]
 
 
 def test_front_door_api_keys_require_enforced_network_policies_or_an_opt_out():
     door = {"authentication": KEYS}
-    (problem,) = problems(frontDoor=door)
-    assert problem.path == "frontDoor.uncheckedPods"
-    assert "every pod of the cluster goes around keys" in problem.why
+    assert paths(frontDoor=door) == ["frontDoor.uncheckedPods"]
     assert problems(frontDoor={**door, "uncheckedPods": "accepted"}) == []
     assert problems(frontDoor=door, networkPolicies={"engine": "existing"}) == []
     assert refusals(stack_changes={"frontDoor": door, "networkPolicies": {"engine": "calico"}}) == {}
@@ -140,28 +110,19 @@ def test_calico_is_offered_to_a_front_door_only_where_the_kit_can_install_it(cni
 def test_front_door_limits_apply_to_clients_without_limits_of_their_own():
     own = {"models": ["llama"], "concurrentRequests": 2}
     limits = {"concurrentRequests": 8, "models": ["gpt-oss-120b"], "clients": {"a": own}}
-    door = plan(
-        model("2p-tp1-2d-tp1"), LLAMA, frontDoor={"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
-    ).front_door
-    assert door is not None
+    door = planned(model("2p-tp1-2d-tp1"), LLAMA, authentication=KEYS, limits=limits)
     assert (door.limits.concurrent_requests, door.limits.models) == (4, ("openai/gpt-oss-120b",))
     assert (door.clients["a"].concurrent_requests, door.clients["a"].models) == (1, (door.models[1].served_name,))
 
 
 def test_an_empty_model_list_of_the_front_door_stays_empty_beside_a_clients_own_list():
     limits = {"models": [], "clients": {"a": {"models": ["gpt-oss-120b"]}}}
-    door = plan(
-        model("2p-tp1-2d-tp1"), frontDoor={"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
-    ).front_door
-    assert door is not None
-    assert door.limits.models == ()
+    assert planned(authentication=KEYS, limits=limits).limits.models == ()
 
 
 def test_check_warns_of_token_limits_that_a_models_longest_request_always_exceeds():
     clients = {"small": {"tokensPerMinute": 200_000}, "equal": {"tokensPerMinute": 262_144}}
-    limits = {"tokensPerMinute": 262_146, "clients": clients}
-    door = {"authentication": KEYS, "uncheckedPods": "accepted", "limits": limits}
-    said = {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=door))}
+    said = told(limits={"tokensPerMinute": 262_146, "clients": clients})
     assert "gpt-oss-120b 131,072" in said["frontDoor.limits.clients.small.tokensPerMinute"]
     assert "gpt-oss-120b 131,072" in said["frontDoor.limits.clients.equal.tokensPerMinute"]
     assert "frontDoor.limits.tokensPerMinute" not in said
@@ -170,11 +131,6 @@ def test_check_warns_of_token_limits_that_a_models_longest_request_always_exceed
 def test_a_public_front_door_requires_tls_and_authentication():
     result = refused(exposure="public", loadBalancer={"subnetId": ocid("subnet")})
     assert set(result) == {"frontDoor.tls", "frontDoor.authentication"}
-    assert ": requests would pass in plain text" in result["frontDoor.tls"]
-
-
-def test_a_public_front_door_on_an_existing_cluster_requires_a_subnet():
-    assert set(refused(exposure="public", authentication=KEYS, **TLS)) == {"frontDoor.loadBalancer.subnetId"}
 
 
 @pytest.mark.parametrize(("network", "count"), [({}, 1), ({"publicLoadBalancers": True}, 0)])
@@ -184,14 +140,13 @@ def test_a_public_front_door_requires_a_public_subnet(network: dict[str, Any], c
 
 
 def test_front_door_weights_must_be_given_for_every_copy_of_a_weighted_model():
-    result = refused(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, weights={"gpt-oss-120b-0": 100})
-    assert "gpt-oss-120b-1, gpt-agg" in result["frontDoor.weights"]
+    models = model("2p-tp1-2d-tp1", copies=2), AGGREGATED
+    assert refused(*models, weights={"gpt-oss-120b-0": 100}) == ["frontDoor.weights"]
 
 
 def test_a_model_with_the_name_of_the_front_doors_kubernetes_objects_is_refused():
-    assert "frontDoor" not in refused(model(name="front-door"))
-    assert list(refused(model(name="front-door"))) == ["models[0].name"]
+    assert refused(model(name="front-door")) == ["models[0].name"]
 
 
 def test_the_cluster_layer_cannot_have_a_front_door():
-    assert "frontDoor" in {p.path for p in problems(layer="cluster", frontDoor={})}
+    assert "frontDoor" in paths(layer="cluster", frontDoor={})

@@ -24,11 +24,11 @@ def door(**keys: object) -> FrontDoorPlan:
     return result
 
 
+JWT_KINDS = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
 KEYS = door(authentication={"kind": "api-keys"}, limits={"requestsPerMinute": 60})
-JWT = door(authentication={"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]})
-SALTED = door(
-    authentication={"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}, cacheIsolation="client"
-)
+JWT = door(authentication=JWT_KINDS)
+SALTED = door(authentication=JWT_KINDS, cacheIsolation="client")
+KEY_SET = {"keys": [{"kty": "RSA"}]}
 TLS = door(host=HOST, tls={"kind": "config"})
 
 
@@ -47,30 +47,26 @@ def refused(front_door: FrontDoorPlan, **settings: object) -> dict[str, str]:
     return {}
 
 
-def pair() -> dict[str, str]:
-    return {"chain": certificate(key(), HOST, NOW + timedelta(days=30)).chain, "key": key().pem}
+def pair(end: timedelta = timedelta(days=30), host: str = HOST) -> dict[str, str]:
+    """A certificate that ends so long from now, with its key."""
+    return {"chain": certificate(key(), host, NOW + end).chain, "key": key().pem}
 
 
-def test_different_front_door_api_keys_of_two_clients_are_accepted():
+def test_different_front_door_api_keys_of_two_clients_and_a_next_one_are_accepted():
     assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}) == {}
+    assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}, frontDoorNextKeys={"alice": NEXT}) == {}
 
 
 def test_an_api_key_of_two_front_door_clients_is_refused_without_showing_it():
     result = refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": ALICE})
     assert list(result) == ["llmd-oke:frontDoorKeys.bob"]
-    assert "alice has the same key" in result["llmd-oke:frontDoorKeys.bob"]
     assert ALICE not in str(result)
 
 
 @pytest.mark.parametrize(("days", "told"), [(13.5, "ends in 13 days (2026-06-14)"), (14, None)])
 def test_an_update_warns_of_a_front_door_certificate_that_expires_soon(days: float, told: str | None):
-    chain = certificate(key(), HOST, NOW + timedelta(days=days)).chain
-    warning = end_warning(Certificate(chain, key().pem), NOW)
+    warning = end_warning(Certificate(**pair(timedelta(days=days))), NOW)
     assert (told in warning) if told and warning else warning is told
-
-
-def test_a_front_door_client_may_have_a_next_api_key_beside_its_present_one():
-    assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}, frontDoorNextKeys={"alice": NEXT}) == {}
 
 
 @pytest.mark.parametrize(
@@ -127,19 +123,16 @@ def test_randomly_generated_front_door_api_keys_are_accepted(make: Callable[[], 
     "secret", ["", "short", "a" * 64, "0123456789" * 5, "with spaces and signs, which JSON escapes!"]
 )
 def test_a_weak_secret_for_cache_salts_is_refused(secret: str):
-    result = refused(SALTED, frontDoorCacheSecret=secret, frontDoorKeySet={"keys": [{"kty": "RSA"}]})
+    result = refused(SALTED, frontDoorCacheSecret=secret, frontDoorKeySet=KEY_SET)
     assert list(result) == ["llmd-oke:frontDoorCacheSecret"]
     assert "openssl rand -hex 32" in result["llmd-oke:frontDoorCacheSecret"]
 
 
-def test_a_random_secret_for_cache_salts_is_accepted():
-    assert refused(SALTED, frontDoorCacheSecret=secrets.token_hex(32), frontDoorKeySet={"keys": [{"kty": "RSA"}]}) == {}
-
-
 def test_a_secret_for_cache_salts_needs_32_characters_and_96_bits():
-    secret, key_set = "abdeghjkmnpqstvwagmsdjpvbhnteqwk", {"keys": [{"kty": "RSA"}]}
-    assert refused(SALTED, frontDoorCacheSecret=secret, frontDoorKeySet=key_set) == {}
-    assert refused(SALTED, frontDoorCacheSecret=secret[:-1], frontDoorKeySet=key_set)
+    secret = "abdeghjkmnpqstvwagmsdjpvbhnteqwk"
+    for enough in (secret, secrets.token_hex(32)):
+        assert refused(SALTED, frontDoorCacheSecret=enough, frontDoorKeySet=KEY_SET) == {}
+    assert refused(SALTED, frontDoorCacheSecret=secret[:-1], frontDoorKeySet=KEY_SET)
 
 
 def test_a_request_limit_for_a_front_door_client_without_an_api_key_is_refused():
@@ -149,8 +142,7 @@ def test_a_request_limit_for_a_front_door_client_without_an_api_key_is_refused()
 
 
 def test_an_identity_provider_with_jwksuri_needs_no_key_set_in_the_configuration():
-    authentication = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
-    fetched = door(authentication={**authentication, "jwksUri": "https://id.example.com/jwks.json"})
+    fetched = door(authentication={**JWT_KINDS, "jwksUri": "https://id.example.com/jwks.json"})
     assert refused(fetched) == {}
 
 
@@ -160,23 +152,20 @@ def test_private_keys_of_an_identity_provider_are_refused(keys: str):
     assert refused(JWT, frontDoorKeySet='{"keys": [{"kty": "RSA", "n": "x", "e": "AQAB"}]}') == {}
 
 
-def test_a_certificate_for_the_host_is_accepted_with_its_key():
-    assert refused(TLS, frontDoorCertificate=pair()) == {}
+def test_a_certificate_for_the_host_or_for_its_domain_is_accepted_with_its_key():
+    for host in (HOST, "*.example.com"):
+        assert refused(TLS, frontDoorCertificate=pair(host=host)) == {}
 
 
 @pytest.mark.parametrize(("days", "date"), [(1, "2026-05-31"), (0, "2026-06-01")])
 def test_an_expired_certificate_is_refused_with_its_date(days: int, date: str):
-    chain = certificate(key(), HOST, NOW - timedelta(days=days)).chain
-    result = refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem})
+    result = refused(TLS, frontDoorCertificate=pair(-timedelta(days=days)))
     assert f"expired on {date}" in result["llmd-oke:frontDoorCertificate.chain"]
 
 
-@pytest.mark.parametrize(("seconds", "why"), [(0, ""), (1, "is valid from 2026-06-01 00:00 UTC on")])
-def test_a_certificate_is_accepted_from_the_second_on_that_it_is_valid(seconds: int, why: str):
-    chain = certificate(key(), HOST, NOW + timedelta(days=366, seconds=seconds)).chain
-    result = refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem})
-    assert why in result.get("llmd-oke:frontDoorCertificate.chain", "")
-    assert bool(result) is bool(why)
+@pytest.mark.parametrize(("seconds", "paths"), [(0, []), (1, ["llmd-oke:frontDoorCertificate.chain"])])
+def test_a_certificate_is_accepted_from_the_second_on_that_it_is_valid(seconds: int, paths: list[str]):
+    assert list(refused(TLS, frontDoorCertificate=pair(timedelta(days=366, seconds=seconds)))) == paths
 
 
 def test_a_private_key_of_another_certificate_is_refused():
@@ -187,11 +176,6 @@ def test_a_private_key_of_another_certificate_is_refused():
 def test_a_certificate_of_another_host_is_refused():
     result = refused(door(host="other.example.org", tls={"kind": "config"}), frontDoorCertificate=pair())
     assert "not for other.example.org" in result["llmd-oke:frontDoorCertificate.chain"]
-
-
-def test_a_wildcard_certificate_is_valid_for_hosts_of_its_domain():
-    chain = certificate(key(), "*.example.com", NOW + timedelta(days=1)).chain
-    assert refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem}) == {}
 
 
 def test_a_missing_chain_or_private_key_of_a_front_door_certificate_is_reported():

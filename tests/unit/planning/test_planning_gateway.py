@@ -5,7 +5,8 @@ from created_stacks import refusals
 from llmd_base.errors import InvalidStack
 from llmd_oke import planning
 from llmd_oke.config import validate
-from stack_files import model, plan, problems, stack
+from llmd_oke.planning.plan import GatewayPlan
+from stack_files import model, paths, plan, problems, stack
 
 CREATED = {"mode": "create", "provider": "istio"}
 EXISTING = {
@@ -28,93 +29,93 @@ def refused(*models: dict[str, Any], **stack: Any) -> dict[str, str]:
     return {problem.path: str(problem) for problem in problems(*models, **stack)}
 
 
+def planned(**gateway: Any) -> GatewayPlan:
+    result = plan(behind(), gateway=gateway).gateway
+    assert result is not None
+    return result
+
+
+def told(gateway: dict[str, Any], path: str = "gateway.provider", **changes: Any) -> list[str]:
+    return [advice.text for advice in plan(behind(), gateway=gateway, **changes).advice if advice.path == path]
+
+
 def test_the_plan_has_no_gateway_if_the_stack_file_lacks_the_key_gateway():
     assert plan().gateway is None
 
 
 @pytest.mark.parametrize(
-    ("port", "listener"), [({}, "clients"), ({"port": 80}, "clients"), ({"port": 8080}, "cluster")]
+    ("changes", "listener"),
+    [
+        ({}, "clients"),
+        ({"port": 80}, "clients"),
+        ({"port": 8080}, "cluster"),
+        ({"host": "llm.example.com", "tls": "certificate"}, "cluster"),
+    ],
 )
-def test_a_created_gateway_without_tls_on_port_80_has_one_listener_for_all(port: dict[str, int], listener: str):
-    gateway = plan(behind(), gateway={**CREATED, **port}).gateway
-    assert gateway is not None
+def test_a_created_gateway_without_tls_on_port_80_has_one_listener_for_all(changes: dict[str, Any], listener: str):
+    gateway = planned(**CREATED, **changes)
     assert (gateway.listener, gateway.cluster_listener) == ("clients", listener)
     assert gateway.service_host == "inference-gateway-istio.llm-d.svc.cluster.local"
     assert gateway.pod_labels == {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
 
 
-def test_a_certificate_adds_a_tls_listener_to_a_created_gateway():
-    tls = {**CREATED, "host": "llm.example.com", "tls": "certificate"}
-    gateway = plan(behind(), gateway=tls).gateway
-    assert gateway is not None
-    assert (gateway.listener, gateway.cluster_listener) == ("clients", "cluster")
-
-
 def test_the_service_host_of_an_existing_gateway_follows_its_providers_convention():
-    gateway = plan(behind(), gateway=EXISTING).gateway
-    assert gateway is not None
+    gateway = planned(**EXISTING)
     assert (gateway.created, gateway.listener) == (None, None)
     assert gateway.service_host == "shared.gateways.svc.cluster.local"
 
 
 def test_the_stack_file_can_name_the_service_in_front_of_a_gateway():
-    there = {**EXISTING, "provider": "envoy-gateway", "service": {"name": "edge", "namespace": "front"}}
-    gateway = plan(behind(), gateway=there).gateway
-    assert gateway is not None
-    assert gateway.service_host == "edge.front.svc.cluster.local"
-    assert gateway.service_namespace == "front"
+    service = {"name": "edge", "namespace": "front"}
+    gateway = planned(**{**EXISTING, "provider": "envoy-gateway", "service": service})
+    assert (gateway.service_host, gateway.service_namespace) == ("edge.front.svc.cluster.local", "front")
 
 
 @pytest.mark.parametrize(
-    ("changes", "path", "words"),
+    ("changes", "path"),
     [
-        ({"provider": "itsio"}, "gateway.provider", "istio"),
-        ({"tls": "certificate"}, "gateway.host", "the key is missing"),
-        ({"host": "llm.example.com"}, "gateway.host", "router.route.hosts"),
-        ({"host": "a.io", "tls": "certificate", "port": 80}, "gateway.port", "has no TLS"),
-        ({"name": "gpt-oss-120b"}, "gateway.name", "objects of models[0] have it"),
+        ({"provider": "itsio"}, "gateway.provider"),
+        ({"tls": "certificate"}, "gateway.host"),
+        ({"host": "llm.example.com"}, "gateway.host"),
+        ({"host": "a.io", "tls": "certificate", "port": 80}, "gateway.port"),
+        ({"name": "gpt-oss-120b"}, "gateway.name"),
     ],
 )
-def test_a_gateway_that_the_provider_cannot_create_is_refused(changes: dict[str, Any], path: str, words: str):
-    assert words in refused(behind(), gateway={**CREATED, **changes})[path]
-
-
-def test_a_model_behind_a_gateway_requires_a_gateway_in_the_stack_file():
-    assert "models[0]" in refused(behind())["gateway"]
-
-
-def test_a_gateway_without_models_behind_it_is_refused():
-    assert "no model" in refused(model(), gateway=CREATED)["gateway"]
-
-
-def test_a_models_route_is_refused_unless_its_router_mode_is_gateway():
-    lost = model(router={"route": {"hosts": ["a.example.com"]}})
-    assert "router.mode" in refused(lost)["models[0].router.route"]
-
-
-def test_the_service_of_an_existing_envoy_gateway_must_be_given():
-    there = {**EXISTING, "provider": "envoy-gateway"}
-    assert "can't be told" in refused(behind(), gateway=there)["gateway.service"]
-
-
-def test_front_door_and_gateway_exclude_each_other():
-    assert "standalone" in refused(behind(), gateway=CREATED, frontDoor={})["frontDoor"]
-
-
-def test_two_models_with_equal_routes_are_refused():
-    both = refused(behind(), behind(model=LLAMA, name="llama"), gateway=CREATED)
-    assert "models[0] already" in both["models[1].router.route"]
+def test_a_gateway_that_the_provider_cannot_create_is_refused(changes: dict[str, Any], path: str):
+    assert path in paths(behind(), gateway={**CREATED, **changes})
 
 
 @pytest.mark.parametrize(
-    ("route", "key", "words"),
+    ("models", "stack", "path", "words"),
     [
-        ({"hosts": ["a.io", "b.io", "a.io"]}, "hosts[2]", "hosts[0] is the same"),
-        ({"headers": {"X-Model": "a", "x-model": "b"}}, "headers.x-model", "X-Model is the same header"),
+        ([behind()], {}, "gateway", "models[0]"),
+        ([model()], {"gateway": CREATED}, "gateway", "no model"),
+        ([model(router={"route": {"hosts": ["a.example.com"]}})], {}, "models[0].router.route", "router.mode"),
+        ([behind()], {"gateway": {**EXISTING, "provider": "envoy-gateway"}}, "gateway.service", "can't be told"),
+        ([behind()], {"gateway": CREATED, "frontDoor": {}}, "frontDoor", "standalone"),
+        ([behind(), behind(name="again")], {"gateway": CREATED}, "models[1].router.route", "models[0] already"),
+        ([behind()], {"gateway": {**EXISTING, "uncheckedRequests": True}}, "gateway.uncheckedRequests", "no such"),
+    ],
+    ids=[
+        *("a model behind none", "one without models", "a route without it", "one without its provider's Service"),
+        *("one beside a front door", "models with equal routes", "another word than accepted"),
     ],
 )
-def test_a_gateway_route_that_repeats_a_condition_is_refused(route: dict[str, Any], key: str, words: str):
-    assert words in refused(behind(route=route), gateway=CREATED)[f"models[0].router.route.{key}"]
+def test_a_gateway_and_models_that_do_not_fit_each_other_are_refused(
+    models: list[dict[str, Any]], stack: dict[str, Any], path: str, words: str
+):
+    assert words in refused(*models, **stack)[path]
+
+
+@pytest.mark.parametrize(
+    ("route", "key"),
+    [
+        ({"hosts": ["a.io", "b.io", "a.io"]}, "hosts[2]"),
+        ({"headers": {"X-Model": "a", "x-model": "b"}}, "headers.x-model"),
+    ],
+)
+def test_a_gateway_route_that_repeats_a_condition_is_refused(route: dict[str, Any], key: str):
+    assert paths(behind(route=route), gateway=CREATED) == [f"models[0].router.route.{key}"]
 
 
 @pytest.mark.parametrize(
@@ -126,21 +127,21 @@ def test_two_models_behind_a_gateway_may_differ_by_host_or_by_header(route: dict
     assert [m.behind_gateway for m in both.models] == [True, True]
 
 
-def test_two_gateway_routes_that_differ_only_in_a_header_names_case_are_refused():
-    first, second = ({"headers": {name: "a"}} for name in ("X-Model", "x-model"))
-    both = refused(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
-    assert "models[1].router.route" in both
-
-
-def test_two_gateway_routes_that_differ_only_in_a_paths_trailing_slash_are_refused():
-    first, second = ({"hosts": ["a.example.com"], "path": path} for path in ("/v1", "/v1/"))
-    both = refused(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
-    assert "models[0] already" in both["models[1].router.route"]
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"headers": {"X-Model": "a"}}, {"headers": {"x-model": "a"}}),
+        ({"hosts": ["a.example.com"], "path": "/v1"}, {"hosts": ["a.example.com"], "path": "/v1/"}),
+    ],
+    ids=["the case of a header's name", "a slash at the end of the path"],
+)
+def test_two_gateway_routes_that_differ_only_by_notation_are_refused(first: dict[str, Any], second: dict[str, Any]):
+    both = paths(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
+    assert both == ["models[1].router.route"]
 
 
 def test_check_reports_settings_that_a_gateway_provider_needs():
-    texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
-    assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in texts[0]
+    assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in told(CREATED)[0]
 
 
 SHARED = {"mode": "existing", "name": "shared", "namespace": "gateways", "service": {"name": "shared"}}
@@ -152,34 +153,23 @@ UNCHECKED = [
 
 
 @pytest.mark.parametrize("gateway", UNCHECKED)
-def test_a_gateway_that_checks_no_client_fields_must_be_accepted_explicitly(
-    gateway: dict[str, Any],
-):
-    assert "only trusted clients" in refused(behind(), gateway=gateway)["gateway.uncheckedRequests"]
-    assert refused(behind(), gateway={**gateway, **ACCEPTED}) == {}
+def test_a_gateway_that_checks_no_client_fields_must_be_accepted_explicitly(gateway: dict[str, Any]):
+    assert paths(behind(), gateway=gateway) == ["gateway.uncheckedRequests"]
+    assert paths(behind(), gateway={**gateway, **ACCEPTED}) == []
 
 
 @pytest.mark.parametrize("gateway", [CREATED, {**CREATED, "provider": "envoy-gateway"}])
 def test_a_gateway_that_checks_requests_needs_no_uncheckedrequests_setting(gateway: dict[str, Any]):
-    assert refused(behind(), gateway=gateway) == {}
-
-
-def test_the_key_uncheckedrequests_of_a_gateway_accepts_only_the_word_accepted():
-    assert (
-        "there is no such choice"
-        in refused(behind(), gateway={**EXISTING, "uncheckedRequests": True})["gateway.uncheckedRequests"]
-    )
+    assert paths(behind(), gateway=gateway) == []
 
 
 @pytest.mark.parametrize("gateway", UNCHECKED)
 def test_check_warns_of_a_gateway_that_checks_no_fields_of_client_requests(gateway: dict[str, Any]):
-    gateway = {**gateway, **ACCEPTED}
-    texts = [advice.text for advice in plan(behind(), gateway=gateway).advice if advice.path == "gateway.provider"]
-    assert any("kv_transfer_params, priority" in text for text in texts)
+    assert any("kv_transfer_params, priority" in text for text in told({**gateway, **ACCEPTED}))
 
 
 def test_check_warns_that_istios_filters_of_client_requests_were_never_tried():
-    texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
+    texts = told(CREATED)
     assert [text for text in texts if "was never tried" in text]
     assert not [text for text in texts if "lets all" in text]
 
@@ -192,8 +182,7 @@ def test_no_advice_on_fields_of_client_requests_is_given_with_envoy_gateway(mode
 
 def test_check_warns_of_a_releases_routing_sidecar_that_trusts_client_fields():
     for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
-        unchecked = plan(behind(), gateway={**UNCHECKED[0], **ACCEPTED}, release=release)
-        assert ("gateway" in [advice.path for advice in unchecked.advice]) is warned
+        assert bool(told({**UNCHECKED[0], **ACCEPTED}, "gateway", release=release)) is warned
 
 
 def test_a_routing_sidecar_that_no_gateway_leads_to_causes_no_advice_on_the_gateway():

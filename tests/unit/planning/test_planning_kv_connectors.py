@@ -7,7 +7,7 @@ from llmd_base.errors import InvalidStack, Problem
 from llmd_oke import catalogue, planning
 from llmd_oke.catalogue import release_names
 from llmd_oke.catalogue.models import LinearAttention
-from stack_files import existing_pool, model, stack
+from stack_files import existing_pool, known_model, model, stack
 
 NEWEST = "llm-d-0.10.0"
 DENSE, WINDOWED, LATENT = "qwen3-32b", "gpt-oss-120b", "deepseek-v3"
@@ -16,19 +16,24 @@ UNPINNED = "qwen3-30b-a3b"
 
 
 def document(topology: object, name: str = DENSE, release: str = NEWEST, **changes: Any) -> dict[str, Any]:
-    further = changes.pop("stack", {})
-    kv_cache = {"engine": {"kvCache": changes}}
-    return stack(model(topology, model=name, **kv_cache), release=release, gpuPools=[existing_pool(size=4)], **further)
+    """A stack whose `changes` are of `engine.kvCache`, but for those of the `stack` and of the `engine`."""
+    further, engine = changes.pop("stack", {}), {**changes.pop("engine", {}), "kvCache": changes}
+    servers = model(topology, model=name, engine=engine)
+    return stack(servers, release=release, gpuPools=[existing_pool(size=4)], **further)
 
 
 def plan(*args: Any, **changes: Any) -> planning.Plan:
     return planning.plan_object(document(*args, **changes))
 
 
-def only(*args: Any, **changes: Any) -> Problem:
+def found(*args: Any, **changes: Any) -> list[Problem]:
     with pytest.raises(InvalidStack) as error:
         plan(*args, **changes)
-    (problem,) = error.value.problems
+    return list(error.value.problems)
+
+
+def only(*args: Any, **changes: Any) -> Problem:
+    (problem,) = found(*args, **changes)
     return problem
 
 
@@ -54,18 +59,12 @@ def test_host_memory_has_one_copy_of_a_latent_kv_cache_for_all_gpus_of_a_server(
 def test_hostmemorygib_is_limited_to_what_fits_if_servers_fill_a_node(topology: str, most: int):
     plan(topology, hostMemoryGib=most)
     problem = only(topology, hostMemoryGib=most + 1)
-    assert problem.path == "models[0].engine.kvCache.hostMemoryGib"
-    assert problem.accepted == f"at most {most} for servers with 1 GPU"
-    assert problem.value == most + 1
-    assert "has 921 GiB left" in problem.why
-    assert "8 x 116 GiB are 928 GiB" in problem.why
+    assert (problem.path, problem.value) == ("models[0].engine.kvCache.hostMemoryGib", most + 1)
 
 
-def test_host_memory_for_kv_cache_that_makes_vllm_exit_is_refused_with_source():
+def test_host_memory_for_kv_cache_that_makes_vllm_exit_is_refused():
     plan("agg-tp8-1r", hostMemoryGib=128)
-    problem = only("agg-tp8-1r", hostMemoryGib=129)
-    assert problem.accepted == "at most 128"
-    assert "vllm issue 52656" in (problem.why or "")
+    assert only("agg-tp8-1r", hostMemoryGib=129).accepted == "at most 128"
 
 
 @pytest.mark.parametrize("release", [name for name in release_names() if name not in {"llm-d-0.9.0", NEWEST}])
@@ -86,25 +85,18 @@ def test_connectors_proposed_in_place_of_one_fit_the_models_servers():
 
 def test_host_memory_is_refused_with_a_topology_without_prefill_servers():
     decode = {"decode": {"replicas": 1, "tensorParallelSize": 1}}
-    with pytest.raises(InvalidStack) as error:
-        plan(decode, hostMemoryGib=10)
-    assert all("topology" in problem.path for problem in error.value.problems)
+    assert all("topology" in problem.path for problem in found(decode, hostMemoryGib=10))
 
 
 def test_hostmemorygib_beside_a_kv_offloading_argument_is_refused():
-    given = document("agg-tp2-1r", hostMemoryGib=10)
-    given["models"][0]["engine"]["extraArgs"] = ["--kv-offloading-size=10"]
-    with pytest.raises(InvalidStack) as error:
-        planning.plan_object(given)
-    assert [problem.path for problem in error.value.problems] == ["models[0].engine.extraArgs[0]"]
+    engine = {"extraArgs": ["--kv-offloading-size=10"]}
+    assert only("agg-tp2-1r", hostMemoryGib=10, engine=engine).path == "models[0].engine.extraArgs[0]"
 
 
 def test_a_known_fault_of_offloading_with_eagle_3_is_refused_for_hostmemorygib_too():
-    given = document("agg-tp8ep-1r", LATENT, hostMemoryGib=10)
-    given["models"][0]["engine"]["extraArgs"] = ["--speculative-config", '{"method": "eagle3", "model": "m"}']
-    with pytest.raises(InvalidStack) as error:
-        planning.plan_object(given)
-    assert any("EAGLE-3" in (problem.why or "") for problem in error.value.problems)
+    engine = {"extraArgs": ["--speculative-config", '{"method": "eagle3", "model": "m"}']}
+    problems = found("agg-tp8ep-1r", LATENT, hostMemoryGib=10, engine=engine)
+    assert any("EAGLE-3" in (problem.why or "") for problem in problems)
 
 
 def test_a_kv_transfer_connector_is_refused_for_aggregated_servers():
@@ -135,12 +127,9 @@ def test_mori_io_is_refused_for_models_and_topologies_that_it_does_not_support(
     assert said in (problem.why or "")
 
 
-def test_mori_io_is_accepted_for_replicated_kv_heads_and_for_latent_kv_caches():
+def test_mori_io_is_accepted_for_copied_heads_latent_caches_and_several_servers():
     plan("1p-tp4ep-1d-tp8ep", "qwen3-235b-a22b-fp8", connector="mori-io")  # four KV heads
     plan("1p-tp8-1d-tp8", LATENT, connector="mori-io")
-
-
-def test_mori_io_is_accepted_for_several_servers_that_span_no_nodes():
     plan("2p-tp2-1d-tp2", connector="mori-io")
 
 
@@ -149,16 +138,12 @@ def test_linear_attention_with_replicated_kv_heads_needs_one_tensor_parallel_siz
     name = "qwen3-next-80b-a3b-thinking"  # two KV heads
     problem = only("1p-tp2-1d-tp4", name, release=release)
     assert problem.accepted.endswith("--no-enable-prefix-caching")
-    assert "refuse the transfer while prefix caching is on" in (problem.why or "")
     plan("1p-tp4-1d-tp4", name, release=release)
-    given = document("1p-tp2-1d-tp4", name, release=release)
-    given["models"][0]["engine"] = {"extraArgs": ["--no-enable-prefix-caching"]}
-    planning.plan_object(given)
+    plan("1p-tp2-1d-tp4", name, release=release, engine={"extraArgs": ["--no-enable-prefix-caching"]})
 
 
 def test_prefill_and_decode_sizes_may_differ_only_if_they_divide_linear_state_groups(monkeypatch: pytest.MonkeyPatch):
-    known = catalogue.model("qwen3-next-80b-a3b-thinking")
-    assert known is not None
+    known = known_model("qwen3-next-80b-a3b-thinking")
 
     def grouped(groups: int) -> None:
         linear = LinearAttention(layers=36, state_bytes_per_sequence=10**6, groups=groups)
@@ -184,6 +169,7 @@ def test_mooncake_requires_an_image_with_its_package():
 
 
 ON_DISKS = {"storage": {"modelCache": {"kind": "node-disk"}}}
+IN_FILES = {"hostMemoryGib": 8, "diskGib": 100}
 
 
 def test_a_nodes_prefill_servers_share_the_disk_space_for_kv_cache_in_files():
@@ -216,10 +202,9 @@ def test_diskgib_is_refused_without_what_vllm_keeps_files_by(changes: dict[str, 
 
 def test_diskgib_is_refused_if_files_could_be_read_with_other_weights():
     bucket = {"storage": {**ON_DISKS["storage"], "prewarm": {"source": "object-storage"}}}
-    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=bucket)
-    assert problem.accepted == "storage.prewarm.revisions.qwen3-32b with the commit, or nothing"
+    assert only("agg-tp2-1r", stack=bucket, **IN_FILES).accepted.startswith("storage.prewarm.revisions.qwen3-32b with")
     bucket["storage"]["prewarm"]["revisions"] = {"qwen3-32b": "a" * 40}
-    plan("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=bucket)
+    plan("agg-tp2-1r", stack=bucket, **IN_FILES)
 
 
 def test_diskgib_is_limited_to_four_fifths_of_the_nodes_disks_beside_the_weights():
@@ -229,61 +214,44 @@ def test_diskgib_is_limited_to_four_fifths_of_the_nodes_disks_beside_the_weights
     assert (problem.value, problem.accepted) == (most + 1, f"at most {most} for all models together")
 
 
-@pytest.mark.parametrize(
-    ("weights_gib", "why"),
-    [
-        (11_444, "the disks of a node have 0 GiB for it beside 11444 GiB of weights"),
-        (14_000, "fill a node's disks already (2555 GiB too little)"),
-    ],
-)
-def test_diskgib_is_refused_where_weights_and_pods_fill_the_nodes_disks(weights_gib: int, why: str):
+@pytest.mark.parametrize("weights_gib", [11_444, 14_000], ids=["just full", "overfull"])
+def test_diskgib_is_refused_where_weights_and_pods_fill_the_nodes_disks(weights_gib: int):
     weights = {"storage": {"modelCache": {"kind": "node-disk", "capacityGib": weights_gib}}}
-    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=1, stack=weights)
-    assert problem.accepted == "nothing"
-    assert why in problem.why
+    assert only("agg-tp2-1r", hostMemoryGib=8, diskGib=1, stack=weights).accepted == "nothing"
 
 
 def test_diskgib_is_limited_to_all_disks_of_nodes_whose_file_system_is_unknown():
-    pools = [{**existing_pool(size=4), "nvme": "none"}]
-    given = {**document("agg-tp2-1r", hostMemoryGib=8, diskGib=60_000, stack=ON_DISKS), "gpuPools": pools}
+    unknown = {**ON_DISKS, "gpuPools": [{**existing_pool(size=4), "nvme": "none"}]}
+    given = {**document("agg-tp2-1r", hostMemoryGib=8, diskGib=60_000), **unknown}
     with pytest.raises(InvalidStack, match="at most 22824 for all models together"):
         planning.plan_object(given)
 
 
 def test_diskgib_is_refused_with_an_image_that_may_change_under_its_name():
     own = {**ON_DISKS, "override": {"vllmImage": "docker.io/acme/vllm:latest"}}
-    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=own)
-    assert problem.accepted == "override.vllmImage with @sha256: and its digest, or nothing"
+    assert only("agg-tp2-1r", stack=own, **IN_FILES).accepted.startswith("override.vllmImage with @sha256:")
     own["override"] = {"vllmImage": f"docker.io/acme/vllm:v1@sha256:{'a' * 64}"}
-    plan("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=own)
+    plan("agg-tp2-1r", stack=own, **IN_FILES)
 
 
 def test_diskgib_is_refused_where_names_of_files_differ_from_server_to_server():
-    given = document("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=ON_DISKS)
-    engine = given["models"][0]["engine"]
-    engine["extraArgs"] = ["--prefix-caching-hash-algo=xxhash_cbor"]
-    with pytest.raises(InvalidStack) as refused:
-        planning.plan_object(given)
-    (problem,) = refused.value.problems
+    engine: dict[str, Any] = {"extraArgs": ["--prefix-caching-hash-algo=xxhash_cbor"]}
+    problem = only("agg-tp2-1r", stack=ON_DISKS, engine=engine, **IN_FILES)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[0]", engine["extraArgs"][0])
-    assert problem.accepted.startswith("sha256; engine.env.PYTHONHASHSEED with one value for all servers; ")
     engine["env"] = {"PYTHONHASHSEED": "42"}
-    planning.plan_object(given)
+    plan("agg-tp2-1r", stack=ON_DISKS, engine=engine, **IN_FILES)
 
 
 def test_a_catalogue_entrys_hash_that_names_files_differently_is_refused_at_diskgib(monkeypatch: pytest.MonkeyPatch):
-    known = catalogue.model("qwen3-32b")
-    assert known is not None
-    hashing = known.model_copy(update={"arguments": ("--prefix-caching-hash-algo=xxhash_cbor",)})
+    hashing = known_model("qwen3-32b").model_copy(update={"arguments": ("--prefix-caching-hash-algo=xxhash_cbor",)})
     monkeypatch.setattr(catalogue, "model", lambda _: hashing)
-    problem = only("agg-tp2-1r", hostMemoryGib=8, diskGib=100, stack=ON_DISKS)
+    problem = only("agg-tp2-1r", stack=ON_DISKS, **IN_FILES)
     assert (problem.path, problem.value) == ("models[0].engine.kvCache.diskGib", 100)
-    assert "with the hash xxhash_cbor" in problem.why
 
 
 def test_a_revision_without_pre_warming_pins_no_weights():
     storage = {"modelCache": {"kind": "node-disk"}, "prewarm": {"source": "none", "revisions": {UNPINNED: "a" * 40}}}
-    problem = only("agg-tp4-1r", UNPINNED, hostMemoryGib=8, diskGib=100, stack={"storage": storage})
+    problem = only("agg-tp4-1r", UNPINNED, stack={"storage": storage}, **IN_FILES)
     assert problem.path == "models[0].engine.kvCache.diskGib"
 
 

@@ -10,9 +10,11 @@ from llmd_oke.catalogue.models import LatentAttention, key_value_copies
 from llmd_oke.catalogue.serving import handshake, repositories
 from llmd_oke.config.engine import engine_settings, flags_by_word
 from llmd_oke.planning.planned_model import memory
-from stack_files import StackObject, existing_pool, model, plan, problems
+from stack_files import StackObject, existing_pool, known_model, known_shape, model, paths, plan, problems
 
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
+SHAPE = known_shape()
+ATTENTION = LatentAttention(key_value_rank=512, rope_dim=64)
 
 
 def servers(replicas: int, size: int) -> dict[str, int]:
@@ -22,6 +24,10 @@ def servers(replicas: int, size: int) -> dict[str, int]:
 def only(*models: dict[str, Any], **changes: Any) -> Any:
     (problem,) = problems(*models, **changes)
     return problem
+
+
+def with_sizes(known: catalogue.CatalogueModel, **sizes: Any) -> catalogue.CatalogueModel:
+    return known.model_copy(update={"architecture": known.architecture.model_copy(update=sizes)})
 
 
 @pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "8p-tp1-2d-tp4", "1p-tp1-1d-tp2", "agg-tp1-16r", "agg-tp8-9r"])
@@ -34,48 +40,34 @@ def test_attention_heads_must_be_divisible_by_the_tensor_parallel_size(size: int
     problem = only(model({"aggregated": servers(1, size)}))
     assert problem.path == "models[0].topology.aggregated.tensorParallelSize"
     assert (problem.value, problem.accepted) == (size, "one of 1, 2, 4, 8")
-    assert problem.why == f"64 attention heads can't be divided by {size}"
 
 
 def test_kv_heads_must_divide_or_be_divided_by_the_tensor_parallel_size(monkeypatch: pytest.MonkeyPatch):
-    known = catalogue.model("gpt-oss-120b")
-    assert known is not None
-    architecture = known.architecture.model_copy(update={"attention_heads": 96, "key_value_heads": 4})
-    odd = known.model_copy(update={"architecture": architecture})
+    odd = with_sizes(known_model("gpt-oss-120b"), attention_heads=96, key_value_heads=4)
     monkeypatch.setattr(catalogue, "model", lambda name: odd)
     assert problems(model({"aggregated": servers(1, 8)})) == []
-    problem = only(model({"aggregated": servers(1, 6)}))
-    assert problem.accepted == "one of 1, 2, 4, 8"
-    assert problem.why == "4 KV heads can neither be divided by 6 nor copied evenly to 6 GPUs"
+    assert only(model({"aggregated": servers(1, 6)})).accepted == "one of 1, 2, 4, 8"
 
 
 @pytest.mark.parametrize("size", [9, 16, 64])
 def test_a_rank_cannot_span_nodes(size: int):
-    problem = only(model({"aggregated": servers(1, size)}))
-    assert problem.why == "a node has 8 GPUs, and a rank can't span nodes"
+    assert paths(model({"aggregated": servers(1, size)})) == ["models[0].topology.aggregated.tensorParallelSize"]
 
 
 def test_a_wrong_tensor_parallel_size_in_a_topology_string_is_reported_at_topology():
     problem = only(model("8p-tp3-4d-tp4"))
     assert (problem.path, problem.value) == ("models[0].topology", "8p-tp3-4d-tp4")
     assert problem.accepted == "for prefill: one of 1, 2, 4, 8"
-    assert problem.why.startswith("prefill servers with tp3: ")
 
 
 def test_decode_needs_at_least_the_tensor_parallel_size_of_prefill():
     problem = only(model({"prefill": servers(1, 4), "decode": servers(1, 2)}))
     assert problem.path == "models[0].topology.decode.tensorParallelSize"
     assert (problem.value, problem.accepted) == (2, "at least 4")
-    assert "NIXL" in problem.why
 
 
 def test_latent_attention_permits_any_pair_of_tensor_parallel_sizes(monkeypatch: pytest.MonkeyPatch):
-    known = catalogue.model("gpt-oss-120b")
-    assert known is not None
-    latent = LatentAttention(key_value_rank=512, rope_dim=64)
-    changed = known.model_copy(
-        update={"architecture": known.architecture.model_copy(update={"latent_attention": latent})}
-    )
+    changed = with_sizes(known_model("gpt-oss-120b"), latent_attention=ATTENTION)
     monkeypatch.setattr(catalogue, "model", lambda name: changed)
     assert problems(model("1p-tp4-1d-tp2")) == []
 
@@ -92,22 +84,14 @@ def test_latent_attention_permits_any_pair_of_tensor_parallel_sizes(monkeypatch:
 )
 def test_a_topology_of_only_prefill_only_decode_or_mixed_with_aggregated_is_refused(roles: list[str], reason: str):
     problem = only(model({role: servers(1, 1) for role in roles}))
-    assert problem.path == "models[0].topology"
-    assert reason in problem.why
-    assert "8p-tp1-4d-tp2" in problem.accepted
+    assert (problem.path, reason in problem.why) == ("models[0].topology", True)
 
 
 def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_figures():
-    problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}))
-    assert problem.path == "models[0].topology"
-    assert "68 GiB of weights" in problem.why
-    assert "6 GiB of activations" in problem.why
-    assert "131072" in problem.why
-    assert "vLLM may use 77 GiB of 192 GiB (engine.gpuMemoryUtilization 0.4)" in problem.why
-    larger = "engine.gpuMemoryUtilization of at least 0.6"
-    size = "tensor parallel size 2 or 4 or 8"
-    assert problem.accepted == f"for aggregated: {larger}, or {size}, or engine.maxModelLen of at most 9764"
-    assert plan(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4, "maxModelLen": 9764}))
+    tight = {"gpuMemoryUtilization": 0.4}
+    problem = only(model("agg-tp1-1r", model=LLAMA, engine=tight))
+    assert (problem.path, problem.accepted.count("engine.maxModelLen of at most 9764")) == ("models[0].topology", 1)
+    assert plan(model("agg-tp1-1r", model=LLAMA, engine={**tight, "maxModelLen": 9764}))
 
 
 @pytest.mark.parametrize(("outputs", "suggested"), [(256, True), (257, False)])
@@ -126,7 +110,6 @@ def test_the_least_sufficient_gpumemoryutilization_is_suggested_at_its_key(role:
 
     problem = only(given(0.01))
     key = f"engine.{role}.gpuMemoryUtilization" if role else "engine.gpuMemoryUtilization"
-    assert "leave nothing for the KV cache" in problem.why
     assert problem.accepted == f"for aggregated: {key} of at least 0.6"
     assert only(given(0.59)).accepted.startswith(f"for aggregated: {key} of at least 0.6, or ")
     assert plan(given(0.6))
@@ -134,9 +117,7 @@ def test_the_least_sufficient_gpumemoryutilization_is_suggested_at_its_key(role:
 
 @pytest.mark.parametrize(("beyond", "suggested"), [(0, True), (1, False)])
 def test_no_gpumemoryutilization_above_the_kits_default_is_suggested(beyond: int, suggested: bool):
-    known = catalogue.model("glm-4.7")
-    assert known is not None
-    longest = memory(known, SHAPE, Parallelism(4), 0.95).longest_sequence + beyond
+    longest = memory(known_model("glm-4.7"), SHAPE, Parallelism(4), 0.95).longest_sequence + beyond
     engine = {"gpuMemoryUtilization": 0.9, "maxModelLen": longest}
     problem = only(model("agg-tp4-1r", model="glm-4.7", engine=engine))
     assert ("engine.gpuMemoryUtilization of at least 0.95" in problem.accepted) is suggested
@@ -149,7 +130,6 @@ def test_a_maxmodellen_that_fits_one_data_parallel_rank_is_suggested():
 
     problem = only(given())
     assert problem.accepted.endswith("engine.maxModelLen of at most 33035")
-    assert "room for 33035 tokens where one sequence may have 40960" in problem.why
     assert problems(given(maxModelLen=33035)) == []
     assert only(given(maxModelLen=33036)).accepted.endswith("engine.maxModelLen of at most 33035")
 
@@ -165,10 +145,6 @@ def test_a_workload_of_exactly_maxmodellen_tokens_is_accepted_and_no_longer_one(
     workload = {"inputTokens": 8000, "outputTokens": 192 + extra}
     result = problems(model(workload=workload, engine={"maxModelLen": 8192}))
     assert [problem.path for problem in result] == (["models[0].workload"] if refused else [])
-    assert all("at most 8192" in problem.accepted for problem in result)
-    sizes = {"inputTokens": 8000, "outputTokens": 193}
-    why = "inputTokens 8000 and outputTokens 193 are 8193 tokens, above engine.maxModelLen (8192)"
-    assert all((problem.value, problem.why) == (sizes, why) for problem in result)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +160,7 @@ def test_a_workload_beyond_the_models_context_is_refused_with_the_limit_that_app
 ):
     result = problems(model(engine=engine, workload={"inputTokens": 131072, "outputTokens": 1}))
     (why,) = [problem.why for problem in result if problem.path == "models[0].workload"]
-    assert why == f"inputTokens 131072 and outputTokens 1 are 131073 tokens, above {limit} (131072)"
+    assert f"above {limit} (131072)" in why
 
 
 def test_a_maxmodellen_above_the_models_context_is_refused_with_one_problem():
@@ -213,21 +189,20 @@ def planned_by() -> set[str]:
     return {*engine_settings().taken(), *repositories().flags, *handshake().arguments, *brought, *others}
 
 
-@pytest.mark.parametrize("flag", sorted(planned_by()))
-def test_each_vllm_argument_that_planning_reserves_is_a_flag_of_vllm(flag: str):
-    assert flag in flags_by_word()
+def test_each_vllm_argument_that_planning_reserves_is_a_flag_of_vllm():
+    assert planned_by() - flags_by_word().keys() == set()
 
 
-@pytest.mark.parametrize(
-    "flag", sorted(flag for flag in planned_by() if flag.startswith("--") and flag[:-1] not in flags_by_word())
-)
 @pytest.mark.parametrize("written", ["{}=1", "{}.key=1", "{}"])
-def test_an_abbreviated_vllm_argument_is_refused_with_its_whole_name(flag: str, written: str):
-    argument = written.format(flag[:-1].replace("-", "_").replace("__", "--", 1))
-    problem = only(model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", argument, "1"]}))
-    assert problem.path == "models[0].engine.extraArgs[1]"
-    assert flag in problem.why.partition("short for ")[2].partition(";")[0].split(" or ")
-    assert flag in problem.accepted.split(", or ") or flag in {"--api-key", *engine_settings().taken()}
+def test_an_abbreviated_vllm_argument_is_refused_with_its_whole_name(written: str):
+    flags = sorted(flag for flag in planned_by() if flag.startswith("--") and flag[:-1] not in flags_by_word())
+    arguments = [written.format(flag[:-1].replace("-", "_").replace("__", "--", 1)) for flag in flags]
+    found = {problem.path: problem for problem in problems(model("agg-tp1-1r", engine={"extraArgs": arguments}))}
+    for i, flag in enumerate(flags):
+        problem = found.pop(f"models[0].engine.extraArgs[{i}]")
+        assert flag in problem.why.partition("short for ")[2].partition(";")[0].split(" or ")
+        assert flag in problem.accepted.split(", or ") or flag in {"--api-key", *engine_settings().taken()}
+    assert found == {}
 
 
 @pytest.mark.parametrize(
@@ -294,9 +269,7 @@ def test_a_vllm_setting_that_only_a_later_llm_d_release_has_is_refused(
 )
 def test_an_api_key_in_vllm_arguments_or_variables_is_refused_without_showing_it(engine: dict[str, Any], path: str):
     problem = only(model(engine=engine))
-    assert problem.path == f"models[0].engine.{path}"
-    assert "401" in problem.why
-    assert "=secret" not in str(problem)
+    assert (problem.path, "=secret" in str(problem)) == (f"models[0].engine.{path}", False)
 
 
 KEEPS_IN_HOST_MEMORY = ("llm-d-0.9.0", "llm-d-0.10.0")
@@ -317,9 +290,8 @@ CONNECTOR = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_r
 )
 def test_a_kv_connector_argument_is_refused_for_servers_that_transfer_kv_cache(arguments: list[str], release: str):
     servers = model("1p-tp1-1d-tp1", engine={"extraArgs": ["--seed=1", *arguments]})
-    (problem,) = problems(servers, release=release)
+    problem = only(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
-    assert "replace without a word" in problem.why
     sized = "offloading" in arguments[0] and "size" in arguments[0] and release in KEEPS_IN_HOST_MEMORY
     assert problem.accepted == ("engine.kvCache.hostMemoryGib" if sized else "nothing, or aggregated servers")
 
@@ -348,9 +320,9 @@ def test_a_kv_connector_through_which_clients_could_name_servers_requires_a_rout
 
 
 def test_a_kv_connector_argument_beside_an_offloading_size_argument_is_refused():
-    problem = only(model("agg-tp1-1r", engine={"extraArgs": [CONNECTOR, "--kv-offloading-size=10"]}))
-    assert problem.path == "models[0].engine.extraArgs[1]"
-    assert "replaces it without a word" in problem.why
+    assert paths(model("agg-tp1-1r", engine={"extraArgs": [CONNECTOR, "--kv-offloading-size=10"]})) == [
+        "models[0].engine.extraArgs[1]"
+    ]
 
 
 @pytest.mark.parametrize("size", ["none", "0", "-1", "nan", "inf", ""])
@@ -378,7 +350,7 @@ MULTI = f'{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {{"co
 )
 def test_vllm_arguments_for_kv_cache_in_host_memory_are_refused_with_the_key(arguments: list[str], release: str):
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
-    (problem,) = problems(servers, release=release)
+    problem = only(servers, release=release)
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", arguments[0])
     known = "engine.kvCache.hostMemoryGib" if release in KEEPS_IN_HOST_MEMORY else "--kv-offloading-size, in GiB"
     assert problem.accepted == known
@@ -393,7 +365,6 @@ def test_vllms_kv_offloading_size_is_limited_to_what_fits_if_servers_fill_a_node
     (problem,) = asked(most + 1)
     assert problem.path == "models[0].engine.extraArgs[0]"
     assert problem.accepted.startswith(f"at most {most} ")
-    assert "ranks" not in problem.why
 
 
 @pytest.mark.parametrize(
@@ -416,35 +387,31 @@ def test_vllms_kv_offloading_size_is_limited_to_what_fits_for_all_ranks_of_a_ser
 
 
 def test_vllm_arguments_in_a_file_are_refused_because_planning_cannot_read_them():
-    problem = only(model(engine={"extraArgs": ["--config=/etc/vllm.yaml"]}))
-    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "engine, and its extraArgs")
+    assert paths(model(engine={"extraArgs": ["--config=/etc/vllm.yaml"]})) == ["models[0].engine.extraArgs[0]"]
 
 
 @pytest.mark.parametrize("arguments", [["--attention-backend=ROCM_ATTN"], ["--attention-backend", "rocm_attn"]])
 def test_an_attention_backend_without_support_for_kv_connectors_is_refused(arguments: list[str]):
     problem = only(model(engine={"extraArgs": arguments}), release="llm-d-0.9.0")
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "TRITON_ATTN, or none")
-    llama = {"model": "llama-3.3-70b-instruct-fp8-dynamic", "engine": {"extraArgs": arguments}}
-    assert problems(model("agg-tp1-1r", **llama), release="llm-d-0.9.0") == []
+    assert problems(model("agg-tp1-1r", model=LLAMA, engine={"extraArgs": arguments}), release="llm-d-0.9.0") == []
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
 def test_prefill_and_decode_of_different_sizes_need_a_kv_cache_split_by_heads(release: str):
     problem = only(model("4p-tp1-2d-tp4"), release=release)
-    assert (problem.path, problem.accepted) == (
-        "models[0].topology",
-        "for decode: 1, as prefill has, or another release",
-    )
-    assert "KV cache of ROCM_AITER_UNIFIED_ATTN can't be split by heads" in (problem.why or "")
+    assert problem.path == "models[0].topology"
+    assert problem.accepted == "for decode: 1, as prefill has, or another release"
     assert problems(model("4p-tp2-4d-tp2"), release=release) == []
     assert problems(model("4p-tp1-2d-tp4"), release="llm-d-0.9.0") == []
 
 
 def test_an_attention_backend_that_splits_kv_cache_by_heads_is_suggested():
-    llama = model("4p-tp1-2d-tp4", model="llama-3.3-70b-instruct-fp8-dynamic", engine={"maxModelLen": 8192})
+    engine = {"maxModelLen": 8192}
+    llama = model("4p-tp1-2d-tp4", model=LLAMA, engine=engine)
     assert only(llama, release="llm-d-0.6.0").accepted == "for decode: 1, as prefill has, or ROCM_ATTN"
-    arguments = [*llama["engine"].get("extraArgs", []), "--attention-backend=ROCM_ATTN"]
-    assert problems({**llama, "engine": {**llama["engine"], "extraArgs": arguments}}, release="llm-d-0.6.0") == []
+    chosen = {**engine, "extraArgs": ["--attention-backend=ROCM_ATTN"]}
+    assert problems({**llama, "engine": chosen}, release="llm-d-0.6.0") == []
 
 
 MIXED = "8p-tp1-2d-tp4"
@@ -468,9 +435,7 @@ UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
 def test_no_override_permits_unequal_prefill_and_decode_sizes_with_unsplit_kv_cache(
     changes: dict[str, Any], override: dict[str, str], path: str
 ):
-    problem = only(model(MIXED), override=override, **changes)
-    assert problem.path == path
-    assert f"KV cache of {UNIFIED} can't be split by heads in vLLM of llm-d-0." in problem.why
+    assert paths(model(MIXED), override=override, **changes) == [path]
     assert problems(model("4p-tp2-4d-tp2"), override=override, **changes) == []
 
 
@@ -517,8 +482,7 @@ def test_the_nhd_kv_cache_layout_is_refused_if_prefill_and_decode_sizes_differ()
 
 
 NO_SECRET = (
-    "nothing: the only secret that servers get is Hugging Face's token, by `pulumi config set --secret"
-    " llmd-oke:huggingFaceToken`"
+    "nothing: the only secret that servers get is Hugging Face's token, by `pulumi config set --secret llmd-oke:"
 )
 
 
@@ -533,14 +497,13 @@ NO_SECRET = (
 )
 def test_a_secret_in_environment_variables_is_refused_without_showing_it(name: str, accepted: str):
     problem = only(model(engine={"env": {name: "planted", "VLLM_MAX_TOKENS": "1"}}))
-    assert (problem.path, problem.accepted) == (f"models[0].engine.env.{name}", accepted)
+    assert (problem.path, problem.accepted.startswith(accepted)) == (f"models[0].engine.env.{name}", True)
     assert "planted" not in repr(problem)
 
 
 def test_an_attention_backend_in_environment_variables_is_refused():
-    problem = only(model(engine={"env": {"VLLM_ATTENTION_BACKEND": "ROCM_ATTN"}}), release="llm-d-0.9.0")
-    assert problem.path == "models[0].engine.env.VLLM_ATTENTION_BACKEND"
-    assert problem.accepted.startswith("override.attentionBackend")
+    changes: dict[str, Any] = {"engine": {"env": {"VLLM_ATTENTION_BACKEND": "ROCM_ATTN"}}}
+    assert paths(model(**changes), release="llm-d-0.9.0") == ["models[0].engine.env.VLLM_ATTENTION_BACKEND"]
 
 
 @pytest.mark.parametrize(
@@ -552,18 +515,12 @@ def test_an_attention_backend_in_environment_variables_is_refused():
 )
 def test_a_model_with_attention_sinks_refuses_backends_without_them(changes: dict[str, Any], path: str):
     override = {} if changes else {"override": {"attentionBackend": "ROCM_ATTN"}}
-    problem = only(model("agg-tp1-1r", **changes), release="llm-d-0.6.0", **override)
-    assert problem.path == path
-    assert "gpt-oss-120b has attention sinks, which ROCM_ATTN lacks" in (problem.why or "")
+    assert paths(model("agg-tp1-1r", **changes), release="llm-d-0.6.0", **override) == [path]
 
 
 def test_quick_reduce_is_refused_as_a_variable_and_accepted_as_an_override():
-    engine = {"env": {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}}
-    problem = only(model(engine=engine))
-    assert (problem.path, problem.accepted) == (
-        "models[0].engine.env.VLLM_ROCM_QUICK_REDUCE_QUANTIZATION",
-        "override.quickReduce",
-    )
+    name = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
+    assert paths(model(engine={"env": {name: "INT4"}})) == [f"models[0].engine.env.{name}"]
     assert problems(model(), override={"quickReduce": "INT4"}) == []
 
 
@@ -615,16 +572,13 @@ def test_only_disaggregated_servers_need_a_free_virtual_function_for_each_gpu(sh
     assert problems(model("agg-tp8-2r"), nodes=2) == []
     problem = only(model("8p-tp1-4d-tp2"), nodes=2)
     assert problem.accepted.startswith("at least 4,")
-    assert "16 virtual functions" in problem.why
     assert problems(model("8p-tp1-4d-tp2"), nodes=4) == []
     assert problems(model("1p-tp1-1d-tp8"), nodes=1, rdma="none")[:1] != []
 
 
 def test_a_server_with_more_gpus_than_virtual_functions_is_refused(shape_with: Callable[[int], None]):
     shape_with(4)
-    problem = only(model("1p-tp1-1d-tp8"))
-    assert problem.accepted == "for decode: one of 1, 2, 4"
-    assert "4 virtual functions" in problem.why
+    assert only(model("1p-tp1-1d-tp8")).accepted == "for decode: one of 1, 2, 4"
 
 
 def test_without_rdma_prefill_and_decode_servers_of_a_model_copy_must_fit_one_node():
@@ -654,22 +608,10 @@ def test_problems_of_models_pools_and_releases_are_reported_at_once():
 def test_on_mi355x_with_pollara_prefill_and_decode_servers_must_share_a_node():
     pools = [existing_pool(shape="BM.GPU.MI355X.8", size=2)]
     assert problems(model("4p-tp1-2d-tp2"), gpuPools=pools, rdma="none") == []
-    (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=pools, rdma="none")
-    assert problem.path == "rdma"
+    assert paths(model("8p-tp1-4d-tp2"), gpuPools=pools, rdma="none") == ["rdma"]
 
 
-SHAPE = catalogue.shape("BM.GPU.MI300X.8")
-MODELS = [item for name in catalogue.model_names() if (item := catalogue.model(name)) is not None]
-assert SHAPE is not None
-
-
-def latent(model: catalogue.CatalogueModel) -> catalogue.CatalogueModel:
-    attention = LatentAttention(key_value_rank=512, rope_dim=64)
-    return model.model_copy(
-        update={"architecture": model.architecture.model_copy(update={"latent_attention": attention})}
-    )
-
-
+MODELS = [known_model(name) for name in catalogue.model_names()]
 GROUPED = next(model for model in MODELS if model.architecture.latent_attention is None)
 ANY_MODEL = st.sampled_from(MODELS)
 SIZES = st.sampled_from([1, 2, 4, 8])
@@ -688,9 +630,8 @@ SHARES = st.floats(0.05, 1.0)
     ],
 )
 def test_the_computed_capacity_at_4096_in_and_256_out_equals_a_manual_calculation(name: str, size: int, sequences: int):
-    model = catalogue.model(name)
-    assert model is not None
-    assert memory(model, SHAPE, Parallelism(size), 0.95).sequences(4352) == pytest.approx(sequences, abs=1)
+    held = memory(known_model(name), SHAPE, Parallelism(size), 0.95)
+    assert held.sequences(4352) == pytest.approx(sequences, abs=1)
 
 
 @given(ANY_MODEL, SIZES, SHARES)
@@ -702,46 +643,26 @@ def test_planned_weights_activations_and_kv_cache_add_up_to_usable_gpu_memory(
     assert fit.key_value_tokens >= 0
 
 
-@given(ANY_MODEL, SIZES, SIZES, SHARES)
-def test_a_server_with_more_gpus_never_holds_fewer_tokens_of_kv_cache(
-    model: catalogue.CatalogueModel, one: int, other: int, share: float
+def tokens(model: catalogue.CatalogueModel, size: int, share: float) -> int:
+    return memory(model, SHAPE, Parallelism(size), share).key_value_tokens
+
+
+@given(ANY_MODEL, SIZES, SIZES, SHARES, SHARES, st.floats(0, 200))
+def test_less_memory_or_heavier_weights_never_leave_room_for_more_tokens_of_kv_cache(
+    model: catalogue.CatalogueModel, size: int, more_gpus: int, share: float, other_share: float, further_gib: float
 ):
-    fewer, more = sorted([one, other])
-    assert (
-        memory(model, SHAPE, Parallelism(fewer), share).key_value_tokens
-        <= memory(model, SHAPE, Parallelism(more), share).key_value_tokens
-    )
-
-
-@given(ANY_MODEL, SIZES, SHARES, SHARES)
-def test_a_larger_share_of_gpu_memory_never_holds_fewer_tokens_of_kv_cache(
-    model: catalogue.CatalogueModel, size: int, one: float, other: float
-):
-    less, more = sorted([one, other])
-    assert (
-        memory(model, SHAPE, Parallelism(size), less).key_value_tokens
-        <= memory(model, SHAPE, Parallelism(size), more).key_value_tokens
-    )
-
-
-@given(ANY_MODEL, SIZES, st.floats(0, 200))
-def test_heavier_weights_never_leave_room_for_more_tokens_of_kv_cache(
-    model: catalogue.CatalogueModel, size: int, further_gib: float
-):
-    heavier = model.model_copy(
-        update={"weights": model.weights.model_copy(update={"gib": model.weights.gib + further_gib})}
-    )
-    assert (
-        memory(heavier, SHAPE, Parallelism(size), 0.95).key_value_tokens
-        <= memory(model, SHAPE, Parallelism(size), 0.95).key_value_tokens
-    )
+    weights = model.weights.model_copy(update={"gib": model.weights.gib + further_gib})
+    held = tokens(model, size, share)
+    assert tokens(model, min(size, more_gpus), share) <= held
+    assert tokens(model, size, min(share, other_share)) <= held
+    assert tokens(model.model_copy(update={"weights": weights}), size, share) <= held
 
 
 def test_kv_heads_are_replicated_only_if_a_server_has_more_gpus_than_kv_heads():
-    model = GROUPED
-    few = model.model_copy(update={"architecture": model.architecture.model_copy(update={"key_value_heads": 2})})
+    few = with_sizes(GROUPED, key_value_heads=2)
     assert [key_value_copies(few, size) for size in (1, 2, 4, 8)] == [1, 1, 2, 4]
-    assert [key_value_copies(latent(model), size) for size in (1, 2, 4, 8)] == [1, 2, 4, 8]
+    latent = with_sizes(GROUPED, latent_attention=ATTENTION)
+    assert [key_value_copies(latent, size) for size in (1, 2, 4, 8)] == [1, 2, 4, 8]
 
 
 PREFILL = {"minReplicas": 4, "maxReplicas": 10, "promptTokensPerS": 20000}
@@ -751,10 +672,6 @@ BOTH = {"prefill": PREFILL, "decode": DECODE}
 
 def scaled(scaling=None, topology="8p-tp1-4d-tp2", **changes):
     return model(topology, scaling=BOTH if scaling is None else scaling, **changes)
-
-
-def paths(*models, **changes):
-    return [problem.path for problem in problems(*models, **changes)]
 
 
 def advised(scaling, **changes):
@@ -776,27 +693,18 @@ def test_the_topology_must_lie_within_the_scaling_limits():
     ]
 
 
-def test_scaling_of_a_role_that_the_topology_lacks_is_refused():
-    (decode,) = problems(scaled({"decode": DECODE}, "agg-tp1-16r"))
-    assert (decode.path, decode.accepted) == (
-        "models[0].scaling.decode",
-        "scaling.aggregated, or a topology with decode servers, such as 8p-tp1-4d-tp2",
-    )
-    (aggregated,) = problems(scaled({"aggregated": DECODE}))
-    assert (aggregated.path, aggregated.accepted) == (
-        "models[0].scaling.aggregated",
-        "scaling.prefill or scaling.decode, or a topology with aggregated servers, such as agg-tp1-16r",
-    )
-
-
-def test_scaling_of_a_role_requires_a_threshold():
-    (problem,) = problems(scaled({"decode": {"minReplicas": 1, "maxReplicas": 4}}))
-    assert problem.path == "models[0].scaling.decode"
-    assert problem.accepted == "at least one of requests, kvCacheUsage"
-
-
-def test_scaling_settings_that_name_neither_prefill_nor_decode_are_refused():
-    assert paths(scaled({})) == ["models[0].scaling"]
+@pytest.mark.parametrize(
+    ("scaling", "topology", "path"),
+    [
+        ({"decode": DECODE}, "agg-tp1-16r", "scaling.decode"),
+        ({"aggregated": DECODE}, "8p-tp1-4d-tp2", "scaling.aggregated"),
+        ({"decode": {"minReplicas": 1, "maxReplicas": 4}}, "8p-tp1-4d-tp2", "scaling.decode"),
+        ({}, "8p-tp1-4d-tp2", "scaling"),
+    ],
+    ids=["no decode servers", "no aggregated servers", "no threshold", "no role"],
+)
+def test_scaling_without_a_threshold_of_a_role_that_the_topology_has_is_refused(scaling, topology, path):
+    assert paths(scaled(scaling, topology)) == [f"models[0].{path}"]
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(3, 12), (4, 20)])
@@ -830,13 +738,12 @@ def test_a_pool_too_small_for_the_initial_servers_is_reported_at_the_pools_size_
 
 
 def test_rollouts_get_only_gpus_that_the_maximum_number_of_servers_leaves():
-    roles = (
-        plan(scaled({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": DECODE}), nodes=4).models[0].units[0].roles
-    )
-    assert [role.rollout.max_surge for role in roles] == [0, 0]
+    wide = scaled({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": DECODE})
+    assert [role.rollout.max_surge for role in plan(wide, nodes=4).models[0].units[0].roles] == [0, 0]
 
 
 def test_scaling_only_one_role_of_two_is_advised_against():
+    assert advised(BOTH) == []
     (text,) = advised({"prefill": {**PREFILL, "minReplicas": 8}})
     assert text == "only prefill servers are scaled: where decode servers are too few, more don't help"
 
@@ -872,10 +779,6 @@ def test_linear_attention_states_count_as_kv_cache_that_requests_fill():
     assert decode is not None
     share = 256 * (4096 + 256 + decode.memory.state_tokens) / decode.memory.key_value_tokens
     assert text.endswith(f"fill at most {share:.1%} of a server's KV cache")
-
-
-def test_check_gives_no_advice_on_proportionate_and_reachable_scaling_settings():
-    assert advised(BOTH) == []
 
 
 def test_an_argument_that_the_kit_does_not_know_is_told_with_a_similar_one():

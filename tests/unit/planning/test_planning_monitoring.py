@@ -1,20 +1,19 @@
 import pytest
-from llmd_base.errors import InvalidStack
 from llmd_oke.catalogue.operators import operator
 from llmd_oke.planning import plan_object
 from llmd_oke.planning.monitoring import NODE_CHECKS, OPERATOR
+from llmd_oke.planning.plan import MonitoringPlan
 from llmd_oke.values import values_folder
-from stack_files import model, stack
+from stack_files import model, paths, stack
 
 OTHER = {"url": "http://prometheus.other.svc.cluster.local:9090"}
 POD_ADDRESSES = {"cluster": {"mode": "existing", "identifier": "here", "controlPlaneCidrs": ["10.0.0.0/28"]}}
 
 
-def paths(**changes: object) -> list[str]:
-    """Return where the problems of a stack are."""
-    with pytest.raises(InvalidStack) as refused:
-        plan_object(stack(**changes))
-    return [problem.path for problem in refused.value.problems]
+def watched(*models: dict[str, object], monitoring: str = "existing", **changes: object) -> MonitoringPlan:
+    result = plan_object(stack(*models, monitoring=monitoring, **changes)).monitoring
+    assert result is not None
+    return result
 
 
 def test_monitoring_is_off_by_default() -> None:
@@ -26,15 +25,13 @@ def test_monitoring_none_does_not_change_the_configuration_hash() -> None:
 
 
 def test_an_existing_prometheus_has_the_address_of_llm_ds_guide_by_default() -> None:
-    watched = plan_object(stack(monitoring="existing")).monitoring
-    assert watched is not None
-    assert (watched.install, watched.url.split("/")[2]) == (
+    planned = watched()
+    assert (planned.install, planned.url.split("/")[2]) == (
         False,
         "prometheus-operated.llm-d-monitoring.svc.cluster.local:9090",
     )
-    own = plan_object(stack(monitoring="existing", prometheus={"url": "https://prometheus.example.com/x"})).monitoring
-    assert own is not None
-    assert own.url == "https://prometheus.example.com/x"
+    url = "https://prometheus.example.com/x"
+    assert watched(prometheus={"url": url}).url == url
 
 
 @pytest.mark.parametrize(("mode", "told"), [("existing", True), ("install", False), ("none", False)])
@@ -50,15 +47,12 @@ def test_nodes_write_check_results_into_the_folder_that_node_exporter_reads() ->
 
 
 def test_ttft_targets_in_rules_are_those_of_the_models_in_seconds() -> None:
-    watched = plan_object(stack(model(slo={"ttftMs": 1500, "itlMs": 25}), monitoring="install")).monitoring
-    assert watched is not None
-    assert (dict(watched.slo_ttft_s), watched.disaggregated) == ({"gpt-oss-120b": 1.5}, True)
+    planned = watched(model(slo={"ttftMs": 1500, "itlMs": 25}), monitoring="install")
+    assert (dict(planned.slo_ttft_s), planned.disaggregated) == ({"gpt-oss-120b": 1.5}, True)
 
 
 def test_a_gpus_price_in_rules_is_the_shapes_list_price() -> None:
-    watched = plan_object(stack(monitoring="existing")).monitoring
-    assert watched is not None
-    assert watched.usd_per_gpu_hour == 6.0
+    assert watched().usd_per_gpu_hour == 6.0
 
 
 def test_check_reports_rules_and_panels_for_metrics_that_the_picker_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +66,8 @@ def test_check_reports_rules_and_panels_for_metrics_that_the_picker_lacks(monkey
     assert "v0.10.0 has no metric" in text
 
 
-def test_the_serving_layer_cannot_install_a_prometheus() -> None:
+def test_a_prometheus_that_the_stack_could_not_install_or_watch_with_is_refused() -> None:
     assert paths(layer="serving", monitoring="install") == ["monitoring"]
-
-
-def test_a_prometheus_address_is_refused_unless_monitoring_uses_an_existing_one() -> None:
     assert paths(prometheus=OTHER) == ["prometheus"]
     assert paths(prometheus=OTHER, monitoring="install") == ["prometheus"]
 
@@ -92,6 +83,7 @@ ENFORCED = {"networkPolicies": {"engine": "existing"}}
 @pytest.mark.parametrize("changes", [POD_ADDRESSES, ENFORCED])
 def test_a_prometheus_in_a_namespace_that_network_policies_block_is_refused(changes: dict[str, object]) -> None:
     assert paths(monitoring="existing", prometheus=OTHER, **changes) == ["prometheus.url"]
+    assert watched(prometheus=OTHER)
 
 
 @pytest.mark.parametrize("changes", [POD_ADDRESSES, ENFORCED])
@@ -99,8 +91,4 @@ def test_a_prometheus_in_a_namespace_that_network_policies_block_is_refused(chan
 def test_network_policies_permit_an_outside_prometheus_and_the_admitted_namespace(
     url: str, changes: dict[str, object]
 ) -> None:
-    assert plan_object(stack(monitoring="existing", prometheus={"url": url}, **changes)).monitoring is not None
-
-
-def test_without_enforced_network_policies_prometheus_may_be_in_any_namespace() -> None:
-    assert plan_object(stack(monitoring="existing", prometheus=OTHER)).monitoring is not None
+    assert watched(prometheus={"url": url}, **changes)

@@ -4,7 +4,7 @@ from ipaddress import IPv4Network
 from itertools import combinations, product
 
 import pytest
-from created_stacks import created, refusals, validated
+from created_stacks import found, refusals, validated
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke.catalogue import cluster as catalogue_network
@@ -20,7 +20,7 @@ from llmd_oke.planning.network import (
     pod_addresses,
     security_rules,
 )
-from stack_files import created_pool, ocid, problems
+from stack_files import created_pool, ocid
 
 VCN = ocid("vcn")
 
@@ -29,13 +29,9 @@ def network(**changes):
     return {"network": changes}
 
 
-def test_the_default_network_ranges_are_accepted():
-    assert refusals() == {}
-
-
-@pytest.mark.parametrize("cidr", ["10.0.0.0/16", "172.16.0.0/18"])
-def test_valid_vcn_ranges_other_than_the_default_are_accepted(cidr):
-    assert refusals(**network(cidr=cidr)) == {}
+@pytest.mark.parametrize("changes", [{}, network(cidr="10.0.0.0/16"), network(cidr="172.16.0.0/18")])
+def test_the_default_network_range_and_other_valid_ones_are_accepted(changes):
+    assert refusals(**changes) == {}
 
 
 @pytest.mark.parametrize(
@@ -66,36 +62,28 @@ def test_a_network_has_an_optional_subnet_if_requested_or_its_ocid_is_given(choi
     assert (part(), part(vcnId=VCN, cidr="10.0.0.0/16", **changes)) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("changes", "bastion"),
-    [({"bastion": True}, True), ({"bastion": False}, False)],
-)
-def test_the_bastion_service_can_be_disabled(changes, bastion):
-    config = validated(**network(**changes))
+@pytest.mark.parametrize("bastion", [True, False])
+def test_the_bastion_service_can_be_disabled(bastion):
+    config = validated(**network(bastion=bastion))
     assert network_choices(config, config.created_cluster).bastion == bastion
 
 
-def test_a_services_range_overlapping_the_rdma_ranges_is_refused():
-    assert "RDMA interfaces" in refusals(servicesCidr="10.230.0.0/16")["cluster.servicesCidr"]
-
-
-def test_an_overlays_pod_range_overlapping_the_rdma_ranges_is_refused():
-    result = refusals(cni="flannel", podsCidr="10.192.0.0/10")
-    assert "10.224.0.0/12" in result["cluster.podsCidr"] or "10.208.0.0/12" in result["cluster.podsCidr"]
+@pytest.mark.parametrize(
+    ("changes", "key", "why"),
+    [
+        ({"servicesCidr": "10.230.0.0/16"}, "servicesCidr", "RDMA interfaces"),
+        ({"cni": "flannel", "podsCidr": "10.192.0.0/10"}, "podsCidr", "overlaps"),
+        ({"servicesCidr": "10.140.0.0/20"}, "network.cidr", "overlaps that of Services, 10.140.0.0/20"),
+        ({"cni": "flannel", "podsCidr": "10.96.0.0/12"}, "podsCidr", "overlaps that of Services"),
+    ],
+    ids=["Services and RDMA", "pods and RDMA", "Services and VCN", "pods and Services"],
+)
+def test_ranges_that_overlap_the_rdma_ranges_or_each_other_are_refused(changes, key, why):
+    assert why in refusals(**changes)[f"cluster.{key}"]
 
 
 def test_a_pod_range_is_refused_with_vcn_native_pods():
     assert refusals(cni="vcn-native", podsCidr="10.140.0.0/16") == {}
-
-
-def test_overlapping_services_and_vcn_are_refused():
-    result = refusals(servicesCidr="10.140.0.0/20")
-    assert "overlaps that of Services, 10.140.0.0/20 (cluster.servicesCidr)" in result["cluster.network.cidr"]
-
-
-def test_overlapping_pods_and_services_of_an_overlay_are_refused():
-    result = refusals(cni="flannel", podsCidr="10.96.0.0/12")
-    assert "overlaps that of Services" in result["cluster.podsCidr"]
 
 
 def test_a_vcn_without_room_for_the_pods_is_refused_with_figures():
@@ -111,25 +99,21 @@ def test_the_largest_vcn_range_is_suggested_if_only_that_has_room():
 
 
 def test_a_larger_vcn_is_suggested_only_for_subnets_that_would_have_room_in_it():
-    stack = created(created_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/20"))
-    accepted = {problem.why.split()[1]: problem.accepted for problem in problems(*stack.pop("models"), **stack)}
+    problems = found(created_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/20"))
+    accepted = {problem.why.split()[1]: problem.accepted for problem in problems}
     fewer = "fewer nodes, fewer pods for each node (maxPods), or cni: flannel"
     assert accepted == {"workers": "a range of /19 or larger", "pods": fewer}
 
 
-def test_existing_node_pools_take_no_addresses_of_the_vcn():
+def test_existing_node_pools_and_subnets_take_no_addresses_of_the_vcn():
     assert refusals(created_pool(poolId=ocid("nodepool")), **network(cidr="10.0.0.0/21")) == {}
-
-
-def test_an_existing_subnet_for_pods_needs_no_further_addresses_of_the_vcn():
     given = {"subnets": {"pods": ocid("subnet", "pods")}}
     assert refusals(**network(vcnId=VCN, cidr="10.0.0.0/21", **given)) == {}
 
 
 def test_fewer_nodes_or_flannel_are_suggested_if_no_vcn_has_enough_pod_addresses():
     text = refusals(created_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/16"))["cluster.network.cidr"]
-    assert "fewer nodes" in text
-    assert "cni: flannel" in text
+    assert text.endswith("(accepted: fewer nodes, fewer pods for each node (maxPods), or cni: flannel)")
 
 
 def test_fewer_nodes_alone_are_suggested_if_no_vcn_has_enough_node_addresses():
@@ -145,8 +129,9 @@ def test_a_vcn_range_of_invalid_size_or_notation_is_refused(cidr, accepted):
     assert accepted in refusals(**network(cidr=cidr))["cluster.network.cidr"]
 
 
-def test_an_existing_vcn_requires_its_range():
-    assert "the range of the VCN" in refusals(**network(vcnId=VCN))["cluster.network.cidr"]
+def test_an_existing_vcn_requires_its_range_and_an_existing_cluster_its_vcn():
+    assert list(refusals(**network(vcnId=VCN))) == ["cluster.network.cidr"]
+    assert "cluster.network.vcnId" in refusals(clusterId=ocid("cluster"))
 
 
 def test_existing_subnets_in_a_created_vcn_are_refused():
@@ -164,10 +149,6 @@ def test_existing_subnets_in_a_created_vcn_are_refused():
     }
 
 
-def test_an_existing_cluster_without_its_vcns_ocid_is_refused():
-    assert "OCID of the cluster's VCN" in refusals(clusterId=ocid("cluster"))["cluster.network.vcnId"]
-
-
 def test_a_pod_subnet_is_refused_with_an_overlay_network():
     given = {"subnets": {"pods": ocid("subnet")}, "securityGroups": {"pods": ocid("networksecuritygroup")}}
     result = refusals(cni="flannel", **network(vcnId=VCN, cidr="10.0.0.0/16", **given))
@@ -175,11 +156,7 @@ def test_a_pod_subnet_is_refused_with_an_overlay_network():
 
 
 def test_a_public_endpoint_requires_an_allow_list():
-    result = refusals(apiEndpoint={"access": "public"})
-    assert "203.0.113.0/24" in result["cluster.apiEndpoint.allowedCidrs"]
-
-
-def test_a_public_endpoint_with_an_allow_list_is_accepted():
+    assert list(refusals(apiEndpoint={"access": "public"})) == ["cluster.apiEndpoint.allowedCidrs"]
     assert refusals(apiEndpoint={"access": "public", "allowedCidrs": ["203.0.113.0/24"]}) == {}
 
 
@@ -188,7 +165,6 @@ def test_a_public_endpoint_with_an_allow_list_is_accepted():
 def test_an_allow_list_of_the_api_endpoint_with_the_whole_internet_is_refused(access, cidr):
     result = refusals(apiEndpoint={"access": access, "allowedCidrs": ["203.0.113.0/24", cidr]})
     assert set(result) == {"cluster.apiEndpoint.allowedCidrs[1]"}
-    assert "/8 and smaller" in result["cluster.apiEndpoint.allowedCidrs[1]"]
 
 
 def test_an_allow_list_may_have_ranges_of_up_to_a_prefix_of_eight_bits():
@@ -196,12 +172,8 @@ def test_an_allow_list_may_have_ranges_of_up_to_a_prefix_of_eight_bits():
     assert refusals(apiEndpoint={"access": "public", "allowedCidrs": ["8.0.0.0/7"]}) != {}
 
 
-def test_the_whole_internet_is_refused_for_the_bastion_host():
-    result = refusals(**network(bastionHostCidrs=["0.0.0.0/0"]))
-    assert "SSH of the bastion host" in result["cluster.network.bastionHostCidrs[0]"]
-
-
-def test_public_load_balancers_may_admit_the_whole_internet():
+def test_the_whole_internet_may_reach_load_balancers_and_not_the_bastion_host():
+    assert list(refusals(**network(bastionHostCidrs=["0.0.0.0/0"]))) == ["cluster.network.bastionHostCidrs[0]"]
     assert refusals(**network(publicLoadBalancers=True)) == {}
 
 
@@ -220,26 +192,23 @@ def test_all_network_problems_are_reported_at_once():
 
 
 def test_in_the_serving_layer_the_network_of_the_cluster_is_not_checked():
-    result = created(stack_changes={"layer": "serving"}, **network(cidr="10.0.0.0/30"))
-    paths = {problem.path for problem in problems(*result.pop("models"), **result)}
-    assert not any(path.startswith("cluster.network") for path in paths)
+    problems = found(stack_changes={"layer": "serving"}, **network(cidr="10.0.0.0/30"))
+    assert not any(problem.path.startswith("cluster.network") for problem in problems)
 
 
 CLIENTS = {"clientCidrs": ["203.0.113.0/24"]}
 
 
 def test_a_vcn_of_invalid_size_is_checked_for_overlaps_too():
-    outcome = created(**network(cidr="10.224.0.0/12"))
-    result = problems(*outcome.pop("models"), **outcome)
-    text = " ".join(problem.why for problem in result if problem.path == "cluster.network.cidr")
+    problems = found(**network(cidr="10.224.0.0/12"))
+    text = " ".join(problem.why for problem in problems if problem.path == "cluster.network.cidr")
     assert "no VCN ranges of other sizes" in text
     assert "overlaps" in text
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/15", "10.0.0.0/31"])
 def test_a_vcn_of_invalid_size_is_refused_with_one_problem(cidr: str):
-    outcome = created(**network(cidr=cidr))
-    assert [problem.accepted for problem in problems(*outcome.pop("models"), **outcome)] == ["/16 to /30"]
+    assert [problem.accepted for problem in found(**network(cidr=cidr))] == ["/16 to /30"]
 
 
 @pytest.mark.parametrize(
@@ -262,32 +231,22 @@ def test_a_bastion_service_with_an_allow_list_of_clients_is_accepted():
     assert refusals(**network(bastionService=CLIENTS)) == {}
 
 
+PUBLIC = {"apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}}
+
+
 @pytest.mark.parametrize(
-    ("changes", "key", "why"),
+    ("changes", "key"),
     [
-        (network(bastionService={"clientCidrs": ["0.0.0.0/0"]}), "clientCidrs[0]", "open the bastion"),
-        (network(bastionService=CLIENTS, bastion=False), "clientCidrs", "needs its subnet"),
-        (network(bastionService={"ocid": ocid("bastion")}), "ocid", "the VCN is created"),
-        (
-            network(bastionService={**CLIENTS, "ocid": ocid("bastion")}, vcnId=VCN, cidr="10.0.0.0/16"),
-            "clientCidrs",
-            "an allow list of its own",
-        ),
-        (
-            {
-                "apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]},
-                **network(bastionService=CLIENTS),
-            },
-            "clientCidrs",
-            "public endpoint",
-        ),
-        (network(bastionService={"subnetCidr": "10.0.0.0/27"}), "subnetCidr", "is created is known"),
+        (network(bastionService={"clientCidrs": ["0.0.0.0/0"]}), "clientCidrs[0]"),
+        (network(bastionService=CLIENTS, bastion=False), "clientCidrs"),
+        (network(bastionService={"ocid": ocid("bastion")}), "ocid"),
+        (network(bastionService={**CLIENTS, "ocid": ocid("bastion")}, vcnId=VCN, cidr="10.0.0.0/16"), "clientCidrs"),
+        ({**PUBLIC, **network(bastionService=CLIENTS)}, "clientCidrs"),
+        (network(bastionService={"subnetCidr": "10.0.0.0/27"}), "subnetCidr"),
     ],
 )
-def test_contradictory_or_open_settings_of_the_bastion_service_are_refused(changes, key, why):
-    result = refusals(**changes)
-    assert set(result) == {f"cluster.network.bastionService.{key}"}
-    assert why in result[f"cluster.network.bastionService.{key}"]
+def test_contradictory_or_open_settings_of_the_bastion_service_are_refused(changes, key):
+    assert set(refusals(**changes)) == {f"cluster.network.bastionService.{key}"}
 
 
 EVERYTHING = NetworkChoices(
@@ -352,9 +311,7 @@ def test_three_addresses_of_each_subnet_are_reserved_by_oci():
 
 
 def test_all_subnets_without_room_are_told_one_range_with_room_for_all():
-    stack = created(**network(cidr="10.0.0.0/24"))
-    found = problems(*stack.pop("models"), **stack)
-    crowded = [problem for problem in found if problem.path == "cluster.network.cidr"]
+    crowded = [problem for problem in found(**network(cidr="10.0.0.0/24")) if problem.path == "cluster.network.cidr"]
     assert len(crowded) > 1
     assert {problem.accepted for problem in crowded} == {"a range of /20 or larger"}
 
@@ -530,19 +487,8 @@ def rows_of(choices, cidrs=None):
     ]
 
 
-def cases():
-    for cni in ("vcn-native", "flannel"):
-        for rule in expected(cni):
-            yield pytest.param(cni, rule, id=f"{cni} {' '.join(rule)}")
-
-
-@pytest.mark.parametrize(("cni", "rule"), list(cases()))
-def test_every_security_rule_of_the_catalogue_is_planned_exactly_once(cni, rule):
-    assert rows_of(NetworkChoices(cni=cni, **ALL_PARTS)).count(rule) == 1
-
-
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
-def test_only_security_rules_of_the_catalogue_are_planned(cni):
+def test_every_security_rule_of_the_catalogue_and_no_other_is_planned_exactly_once(cni):
     assert Counter(rows_of(NetworkChoices(cni=cni, **ALL_PARTS))) == Counter(expected(cni))
 
 
@@ -583,15 +529,10 @@ def test_security_rules_refer_only_to_existing_security_groups():
     assert {rule.group for rule in rules} == {"api", "workers", "load_balancers"}
 
 
-@pytest.mark.parametrize(
-    ("choices", "gone"),
-    [
-        ({"worker_internet": False}, ("workers", "egress", "all", "", "", ANYWHERE)),
-        ({"pod_internet": False}, ("pods", "egress", "all", "", "", ANYWHERE)),
-    ],
-)
-def test_internet_access_can_be_disabled_for_nodes_and_for_pods(choices, gone):
-    assert set(rows_of(NetworkChoices())) - set(rows_of(NetworkChoices(**choices))) == {gone}
+@pytest.mark.parametrize(("group", "choice"), [("workers", "worker_internet"), ("pods", "pod_internet")])
+def test_internet_access_can_be_disabled_for_nodes_and_for_pods(group, choice):
+    gone = set(rows_of(NetworkChoices())) - set(rows_of(NetworkChoices(**{choice: False})))
+    assert gone == {(group, "egress", "all", "", "", ANYWHERE)}
 
 
 def test_security_rules_have_unique_keys_in_their_network_security_group():

@@ -8,8 +8,8 @@ import yaml
 from llmd_base.errors import SET, InvalidStack, Problem
 from llmd_oke import planning
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
-from llmd_oke.program.declare import render
-from stack_files import existing_pool, model, stack
+from llmd_oke.program.declare import Rendered, render
+from stack_files import existing_pool, model, paths, plan, stack
 
 PATH = "models[0].router.config"
 PD: dict[str, Any] = {
@@ -60,9 +60,27 @@ def with_session_filter(parameters: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def test_a_custom_picker_config_is_rendered_into_the_pickers_configmap_unchanged():
-    assert problems(PD) == []
-    rendered = render(document(PD))
+def with_handler(parameters: dict[str, Any]) -> dict[str, Any]:
+    config = copy.deepcopy(PD)
+    config["plugins"][-1]["parameters"] = parameters
+    return config
+
+
+def with_weight(weight: object) -> dict[str, Any]:
+    config = copy.deepcopy(PD)
+    config["schedulingProfiles"][1]["plugins"][1]["weight"] = weight
+    return config
+
+
+WITH_SCORER = with_plugins({"type": "session-affinity-scorer"})
+
+
+@pytest.fixture(scope="module")
+def rendered() -> Rendered:
+    return render(document(WITH_SCORER))
+
+
+def test_a_custom_picker_config_is_rendered_into_the_pickers_configmap_unchanged(rendered: Rendered):
     (texts,) = (
         item.inputs["data"]
         for item in rendered.resources
@@ -70,11 +88,11 @@ def test_a_custom_picker_config_is_rendered_into_the_pickers_configmap_unchanged
     )
     (text,) = texts.values()
     version = endpoint_picker("v0.10.0").api_versions[0]
-    assert yaml.safe_load(text) == {"apiVersion": version, "kind": "EndpointPickerConfig", **PD}
+    assert yaml.safe_load(text) == {"apiVersion": version, "kind": "EndpointPickerConfig", **WITH_SCORER}
 
 
 def test_the_plans_router_profile_is_named_own_if_the_stack_has_a_picker_config():
-    (planned,) = planning.plan_object(document(PD)).models
+    (planned,) = plan(model("1p-tp1-1d-tp1", router={"config": PD}), nodes=4).models
     assert planned.router_profile == "own"
 
 
@@ -107,19 +125,13 @@ def test_router_settings_beside_a_custom_picker_config_are_refused(key: str, val
         ({**PD, "schedulingProfiles": [*PD["schedulingProfiles"], {"name": "x", "plugins": "y"}]}, "not of type array"),
         ({**PD, "featureGates": [], "schedulingProfiles": [*PD["schedulingProfiles"], 7]}, "has 7, which is no object"),
         ({**PD, "dataLayer": {"sources": [{"pluginRef": "absent"}]}}, "dataLayer names plugin absent"),
+        (with_weight("heavy"), "weight in plugins of profile decode is not of type number"),
     ],
 )
 def test_a_picker_config_that_the_picker_cannot_parse_is_refused(config: dict[str, Any], said: str):
     (problem,) = problems(config)
     assert (problem.path, problem.value) == (PATH, SET)
     assert said in (problem.why or "")
-
-
-def test_a_picker_config_with_weights_as_text_is_refused():
-    config = copy.deepcopy(PD)
-    config["schedulingProfiles"][1]["plugins"][1]["weight"] = "heavy"
-    (problem,) = problems(config)
-    assert problem.why == "weight in plugins of profile decode is not of type number"
 
 
 @pytest.mark.parametrize("reference", [[], {"a": 1}])
@@ -143,8 +155,7 @@ def test_a_picker_config_without_remote_prefill_is_refused_for_disaggregation():
         "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
     }
     said = " ".join(problem.why or "" for problem in problems(plain))
-    assert "no disagg-profile-handler" in said
-    assert "no prefill-filter" in said
+    assert all(words in said for words in ("no disagg-profile-handler", "no prefill-filter"))
     assert problems(plain, "agg-tp1-1r") == []
 
 
@@ -175,12 +186,10 @@ def test_a_picker_config_whose_prefix_scorer_names_the_precise_producer_is_accep
     assert problems(with_plugins(*PRECISE, {"type": "prefix-cache-scorer", "parameters": named})) == []
 
 
-def test_the_picker_permits_experimental_plugins_with_a_custom_config():
-    config = with_plugins({"type": "session-affinity-scorer"})
-    assert problems(config) == []
+def test_the_picker_permits_experimental_plugins_with_a_custom_config(rendered: Rendered):
     (picker,) = (
         container
-        for item in render(document(config)).resources
+        for item in rendered.resources
         if item.type.endswith(":Deployment")
         for container in item.inputs["spec"]["template"]["spec"]["containers"]
         if container["name"] == "epp"
@@ -197,20 +206,17 @@ def test_the_picker_permits_experimental_plugins_with_a_custom_config():
     ],
 )
 def test_a_profile_handler_that_would_never_prefill_remotely_is_refused(parameters: dict[str, Any], said: str):
-    config = copy.deepcopy(PD)
-    config["plugins"][-1]["parameters"] = parameters
-    (problem,) = problems(config)
+    (problem,) = problems(with_handler(parameters))
     assert said in (problem.why or "")
 
 
-def test_a_picker_config_that_always_prefills_first_is_accepted_without_a_decider():
-    config = copy.deepcopy(PD)
-    config["plugins"][-1]["parameters"] = {"stageOrder": "prefill-first"}
+@pytest.mark.parametrize(
+    "config",
+    [PD, with_handler({"stageOrder": "prefill-first"}), with_session_filter({"profileName": "prefill"})],
+    ids=["a decider", "no decider as prefill comes first", "a filter of sessions for the prefill profile"],
+)
+def test_a_picker_config_that_prefills_remotely_is_accepted(config: dict[str, Any]):
     assert problems(config) == []
-
-
-def test_a_session_filter_that_names_the_prefill_profile_is_accepted():
-    assert problems(with_session_filter({"profileName": "prefill"})) == []
 
 
 @pytest.mark.parametrize(
@@ -250,30 +256,16 @@ def test_a_session_scorer_is_refused_in_releases_that_send_clients_no_token(rele
 
 
 def test_a_gateway_that_removes_session_headers_is_refused_with_session_affinity():
+    router = {"profile": "session-affinity", "mode": "gateway"}
     gateway = {"mode": "create", "name": "models", "provider": "envoy-gateway"}
-    asked = stack(
-        model("1p-tp1-1d-tp1", router={"profile": "session-affinity", "mode": "gateway"}),
-        gpuPools=[existing_pool(size=4)],
-        gateway=gateway,
-    )
-    with pytest.raises(InvalidStack) as refused:
-        planning.plan_object(asked)
-    assert {problem.path: "no session would be kept" in (problem.why or "") for problem in refused.value.problems} == {
-        "models[0].router.mode": True
-    }
+    assert paths(model("1p-tp1-1d-tp1", router=router), nodes=4, gateway=gateway) == ["models[0].router.mode"]
 
 
 def test_the_adapter_affinity_profile_is_refused_for_servers_without_adapters():
     def found(**engine: object) -> list[str]:
-        asked = model(
-            "1p-tp1-1d-tp1", model="llama-3.1-8b-instruct", router={"profile": "lora-affinity"}, engine=engine
-        )
-        cache = {"modelCache": {"kind": "node-disk"}}
-        try:
-            planning.plan_object(stack(asked, gpuPools=[existing_pool(size=4)], storage=cache))
-        except InvalidStack as error:
-            return [problem.path for problem in error.problems]
-        return []
+        router = {"profile": "lora-affinity"}
+        asked = model("1p-tp1-1d-tp1", model="llama-3.1-8b-instruct", router=router, engine=engine)
+        return paths(asked, nodes=4, storage={"modelCache": {"kind": "node-disk"}})
 
     assert found() == ["models[0].router.profile"]
     assert found(adapters={}) == []

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 from created_stacks import refusals
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.config.pools import SystemPoolConfig
 from llmd_oke.planning import placement
 from llmd_oke.planning.model_plan import PlacedNode, PlacedServer
 from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS, place, places_on_node
-from stack_files import existing_pool, model, plan
+from stack_files import existing_pool, known_release, model, plan
 
 NODES = st.lists(st.integers(0, 8), min_size=1, max_size=6).map(
     lambda functions: [PlacedNode("pool", i, 8, (), count) for i, count in enumerate(functions)]
@@ -36,21 +35,13 @@ POWERS_OF_TWO = servers_of(st.sampled_from([1, 2, 4, 8]))
 
 
 @given(ANY, NODES)
-def test_placement_loses_and_duplicates_no_server(servers: list[PlacedServer], nodes: list[PlacedNode]):
+def test_placement_puts_each_server_once_where_there_is_room_and_leaves_the_rest(
+    servers: list[PlacedServer], nodes: list[PlacedNode]
+):
     placed, left = place(servers, nodes)
     assert Counter([server for node in placed for server in node.servers] + left) == Counter(servers)
     assert [(node.pool, node.index, node.gpus) for node in placed] == [("pool", i, 8) for i in range(len(nodes))]
-
-
-@given(ANY, NODES)
-def test_placement_exceeds_no_nodes_capacity(servers: list[PlacedServer], nodes: list[PlacedNode]):
-    placed, _ = place(servers, nodes)
     assert all(node.free_gpus >= 0 and node.free_virtual_functions >= 0 for node in placed)
-
-
-@given(ANY, NODES)
-def test_a_server_stays_unplaced_only_if_no_node_has_room(servers: list[PlacedServer], nodes: list[PlacedNode]):
-    placed, left = place(servers, nodes)
     for server in left:
         assert all(
             node.free_gpus < server.gpus or node.free_virtual_functions < server.virtual_functions for node in placed
@@ -119,22 +110,17 @@ def test_eight_thousand_servers_of_one_gpu_fill_a_thousand_nodes_completely():
 COUNTS = st.integers(1, 1024)
 
 
-@given(COUNTS, st.integers(0, 2000))
-def test_a_rollout_either_surges_within_the_free_room_or_replaces_one_pod(replicas: int, room: int):
-    how = placement.rollout(replicas, room)
-    assert 0 <= how.max_surge <= min(replicas, room)
-    assert 0 <= how.max_unavailable <= 1
-    assert how.max_surge + how.max_unavailable >= 1
-    assert not (how.max_surge and how.max_unavailable)
-
-
 @given(COUNTS, st.integers(0, 2000), st.integers(1, 7200))
-def test_an_updates_timeout_includes_a_server_start_for_each_wave_of_replacements(
+def test_a_rollout_surges_within_the_room_or_replaces_one_pod_within_its_timeout(
     replicas: int, room: int, startup_s: int
 ):
     how = placement.rollout(replicas, room)
-    limit_s = placement.update_timeout_s(startup_s, replicas, how)
+    assert 0 <= how.max_surge <= min(replicas, room)
+    assert 0 <= how.max_unavailable <= 1
     step = how.max_surge + how.max_unavailable
+    assert step >= 1
+    assert not (how.max_surge and how.max_unavailable)
+    limit_s = placement.update_timeout_s(startup_s, replicas, how)
     assert limit_s >= startup_s + placement.TERMINATION_GRACE_S
     assert limit_s <= replicas * (startup_s + placement.TERMINATION_GRACE_S) + placement.SCHEDULING_S
     assert limit_s >= replicas / step * startup_s
@@ -154,15 +140,14 @@ def test_an_updates_timeout_includes_one_download_of_weights():
     assert beside == without + 5000
 
 
-def test_every_free_gpu_counts_as_guaranteed_room_for_a_server_of_one_gpu():
-    assert [placement.sure_room(spare, 1, 9) for spare in (0, 1, 5)] == [0, 1, 5]
-
-
-def test_nodes_with_servers_of_mixed_sizes_lower_the_guaranteed_number_of_servers():
-    assert placement.sure_room(16, 8, 0) == 2
-    assert placement.sure_room(15, 8, 0) == 1
-    assert placement.sure_room(15, 8, 2) == 1
-    assert placement.sure_room(14, 8, 2) == 0
+@pytest.mark.parametrize(
+    ("spare", "size", "mixed", "room"),
+    [(0, 1, 9, 0), (1, 1, 9, 1), (5, 1, 9, 5), (16, 8, 0, 2), (15, 8, 0, 1), (15, 8, 2, 1), (14, 8, 2, 0)],
+)
+def test_nodes_with_servers_of_mixed_sizes_lower_the_guaranteed_number_of_servers(
+    spare: int, size: int, mixed: int, room: int
+):
+    assert placement.sure_room(spare, size, mixed) == room
 
 
 def test_servers_over_nodes_surge_in_one_pool_but_not_in_several():
@@ -188,10 +173,10 @@ def test_servers_over_nodes_start_beside_old_ones_in_one_pool_but_not_in_several
     assert planned.update_way == way
 
 
-def test_servers_of_one_node_surge_in_several_pools():
+def test_servers_of_one_node_surge_and_start_beside_old_ones_in_several_pools():
     pools = [existing_pool(name="a", size=2), existing_pool(name="b", size=2)]
-    (role,) = plan(model("agg-tp1-8r"), gpuPools=pools).models[0].units[0].roles
-    assert role.rollout.max_surge == 8
+    (planned,) = plan(model("agg-tp1-8r"), gpuPools=pools).models
+    assert (planned.units[0].roles[0].rollout.max_surge, planned.update_way) == (8, "beside")
 
 
 @pytest.mark.parametrize(("small", "enough"), [(16, True), (17, False)])
@@ -234,20 +219,24 @@ TOPOLOGIES = st.sampled_from(
 )
 
 
-@given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 12), st.randoms())
-def test_surge_pods_of_all_roles_find_room_wherever_running_pods_are(
+@settings(max_examples=80)
+@given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 16), st.randoms())
+def test_pods_that_surge_and_new_servers_beside_old_ones_find_room_on_any_nodes(
     drawn: list[tuple[str, int]], nodes: int, chance: random.Random
 ):
     models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
-    roles = [role for item in plan(*models, nodes=nodes).models for unit in item.units for role in unit.roles]
-    running = [role.parallelism.gpus for role in roles for _ in range(role.replicas)]
+    planned = plan(*models, nodes=nodes).models
+    roles = [role for item in planned for unit in item.units for role in unit.roles]
+    running = sorted((role.parallelism.gpus for role in roles for _ in range(role.replicas)), reverse=True)
     surging = [role.parallelism.gpus for role in roles for _ in range(role.rollout.max_surge)]
     chance.shuffle(surging)
-    free = [8] * nodes
-    for size in (*sorted(running, reverse=True), *surging):
-        fitting = [i for i, gpus in enumerate(free) if gpus >= size]
-        assert fitting, f"a server of {size} GPUs waits with {free} free"
-        free[chance.choice(fitting)] -= size
+    further = [surging, running] if all(item.update_way == "beside" for item in planned) else [surging]
+    for beside in further:
+        free = [8] * nodes
+        for size in (*running, *beside):
+            fitting = [i for i, gpus in enumerate(free) if gpus >= size]
+            assert fitting, f"a server of {size} GPUs waits with {free} free"
+            free[chance.choice(fitting)] -= size
 
 
 @pytest.mark.parametrize(
@@ -269,11 +258,6 @@ def test_the_update_strategy_for_a_new_server_version_follows_from_free_gpus(
     assert planned.update_way == way
 
 
-def test_servers_of_one_node_start_beside_old_ones_in_several_pools_too():
-    pools = [existing_pool(name="a", size=2), existing_pool(name="b", size=2)]
-    assert plan(model("agg-tp1-8r"), gpuPools=pools).models[0].update_way == "beside"
-
-
 def test_the_outage_by_an_update_to_a_new_server_version_is_given_in_minutes():
     (full,) = plan(model("8p-tp1-2d-tp4"), nodes=2).models
     roles = tuple(replace(role, startup_budget_s=3541) for role in full.units[0].roles)
@@ -283,42 +267,19 @@ def test_the_outage_by_an_update_to_a_new_server_version_is_given_in_minutes():
     assert "no outage" in roomy.update_note
 
 
-@given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 16), st.randoms())
-def test_updates_that_start_new_servers_beside_old_ones_find_room_on_any_nodes(
-    drawn: list[tuple[str, int]], nodes: int, chance: random.Random
-):
-    models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
-    planned = plan(*models, nodes=nodes).models
-    assume(all(item.update_way == "beside" for item in planned))
-    roles = [role for item in planned for unit in item.units for role in unit.roles]
-    sizes = sorted((role.parallelism.gpus for role in roles for _ in range(role.replicas)), reverse=True)
-    free = [8] * nodes
-    for size in (*sizes, *sizes):
-        fitting = [i for i, gpus in enumerate(free) if gpus >= size]
-        assert fitting, f"a server of {size} GPUs waits with {free} free"
-        free[chance.choice(fitting)] -= size
-
-
 def of_pools(system: dict[str, Any], copies: int = 4, **changes: Any) -> dict[str, str]:
     models = [model("1p-tp1-1d-tp1", copies=copies)]
     return refusals(stack_changes={"systemPool": system, "models": models, **changes})
 
 
-def test_a_default_system_node_has_room_for_three_routers_and_a_front_doors_envoy():
-    release = catalogue.release("llm-d-0.7.0")
-    assert release is not None
-    assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)
-    assert places_on_node(SystemPoolConfig(), release.router_requests, 1) == 3
-
-
-def test_processors_kept_for_the_system_and_a_front_door_take_no_router():
-    release = catalogue.release("llm-d-0.7.0")
-    assert release is not None
+def test_a_system_node_keeps_room_for_the_system_and_a_front_door_beside_routers():
+    requests = known_release("llm-d-0.7.0").router_requests
+    assert (requests.cpus, requests.memory_gib) == (8, 16)
+    assert places_on_node(SystemPoolConfig(), requests, 1) == 3
     kept = operators.system_nodes().allowance.cpus + FRONT_DOOR_REQUESTS.cpus
-    ocpus = (kept + 2 * release.router_requests.cpus) / operators.system_nodes().cpus_per_ocpu
+    ocpus = (kept + 2 * requests.cpus) / operators.system_nodes().cpus_per_ocpu
     places = [
-        places_on_node(SystemPoolConfig(ocpus=given, memory_gib=512), release.router_requests, 1)
-        for given in (ocpus - 1, ocpus)
+        places_on_node(SystemPoolConfig(ocpus=given, memory_gib=512), requests, 1) for given in (ocpus - 1, ocpus)
     ]
     assert places == [1, 2]
 
@@ -336,8 +297,7 @@ def test_system_nodes_need_memory_for_the_envoys_of_each_model_or_of_one_front_d
     envoys: int, missing_gib: int, changes: dict[str, Any], refused: bool
 ):
     """Two models with two routers each, for two nodes: on each two routers, and Envoys of two models or of one."""
-    release = catalogue.release("llm-d-0.9.0")
-    assert release is not None
+    release = known_release("llm-d-0.9.0")
     kept_gib = operators.system_nodes().allowance.memory_gib + envoys * FRONT_DOOR_REQUESTS.memory_gib
     memory_gib = kept_gib + 2 * release.router_requests.memory_gib - missing_gib
     models = [model("1p-tp1-1d-tp1", name=name) for name in ("one", "other")]

@@ -81,15 +81,9 @@ def test_a_created_clusters_plan_has_its_network_iam_pools_autoscaler_and_gpu_st
 
 
 def test_a_plan_for_an_existing_cluster_creates_only_models():
-    plan = planning.plan_object(stack())
+    plan = planning.plan_object(stack(cluster=existing_cluster(kubeconfigContext="mine")))
     assert (plan.created, plan.taints, plan.control_plane_cidrs) == (None, (), None)
-    assert plan.gpu_stack.kind == "present"
-
-
-def test_a_plan_names_the_kubeconfig_context_of_an_existing_cluster():
-    contexts = {"kubeconfigContext": "mine"}
-    made = planning.plan_object(stack(cluster=existing_cluster(**contexts)))
-    assert made.kubeconfig_context == "mine"
+    assert (plan.gpu_stack.kind, plan.kubeconfig_context) == ("present", "mine")
 
 
 def test_invalid_values_and_planning_problems_are_reported_together():

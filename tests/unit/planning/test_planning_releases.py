@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from llmd_base.errors import InvalidStack, Problem
-from llmd_oke import catalogue, config, planning
+from llmd_oke import config, planning
 from llmd_oke.catalogue.container_images import lock
 from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
 from llmd_oke.planning.checks import model_contexts
 from llmd_oke.planning.models import answer_changes
-from stack_files import model, plan, problems, stack
+from stack_files import known_model, model, paths, plan, problems, stack
 
 EQUAL = "4p-tp2-4d-tp2"
 """Which every release can serve: KV cache of older ones can't be split by heads."""
@@ -24,7 +24,8 @@ def texts(*models: dict[str, object], **changes: object) -> list[str]:
 @pytest.mark.parametrize(("former", "name"), [("llm-d-0.7", "llm-d-0.6.0"), ("llm-d-0.8", "llm-d-0.7.0")])
 def test_an_llm_d_release_under_its_former_name_is_refused_with_its_present_name(former: str, name: str):
     (problem,) = problems(release=former)
-    assert (problem.path, problem.accepted) == ("release", f"{name}, or llm-d-0.9.0, whose images can be pulled")
+    assert problem.path == "release"
+    assert problem.accepted.startswith(f"{name}, or ")
     assert f"what was called {former}" in problem.why
 
 
@@ -33,7 +34,7 @@ GONE = {"endpointPickerImage": "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0"}
 
 
 @pytest.mark.parametrize(
-    ("release", "override", "router", "paths"),
+    ("release", "override", "router", "found"),
     [
         ("llm-d-0.9.0", {}, {}, []),
         ("llm-d-0.7.0", {}, {}, ["release"]),
@@ -46,17 +47,11 @@ GONE = {"endpointPickerImage": "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0"}
     ],
 )
 def test_deleted_images_are_refused_if_real_nodes_pull_them(
-    release: str, override: dict[str, str], router: dict[str, str], paths: list[str]
+    release: str, override: dict[str, str], router: dict[str, str], found: list[str]
 ):
     served = model("4p-tp2-4d-tp2" if not router else "agg-tp1-1r", router=router)
     value = stack(served, release=release, **({"override": override} if override else {}))
-    assert [problem.path for problem in refused(value)] == paths
-    for problem in refused(value):
-        of_image = problem.path == "override.endpointPickerImage"
-        instead = "llm-d-0.9.0, or override.endpointPickerImage with a copy that nodes can pull"
-        assert problem.accepted == ("a copy in a registry that nodes can reach" if of_image else instead)
-        assert "llm-d-inference-scheduler" in problem.why
-        assert "was removed from its registry" in problem.why
+    assert [problem.path for problem in refused(value)] == found
     assert planning.plan_object(value)
 
 
@@ -80,17 +75,6 @@ def test_only_images_that_the_stacks_nodes_pull_are_refused_if_deleted(
     ]
 
 
-def test_a_deleted_image_in_an_override_is_refused_with_the_releases_own_image(monkeypatch: pytest.MonkeyPatch):
-    image = "docker.io/vllm/vllm-openai-rocm:v0.27.1"
-    monkeypatch.setattr(
-        "llmd_oke.planning.releases.removal_reason",
-        lambda removed: "it was removed" if removed.reference == image else None,
-    )
-    (problem,) = refused(stack(override={"vllmImage": image}))
-    assert (problem.path, problem.value) == ("override.vllmImage", image)
-    assert problem.accepted == "nothing, for llm-d-0.9.0's own image; or a copy in a registry that nodes can reach"
-
-
 def refused(value: object) -> Sequence[Problem]:
     try:
         planning.plan_object(value, nodes_pull=True)
@@ -99,7 +83,10 @@ def refused(value: object) -> Sequence[Problem]:
     return ()
 
 
-@pytest.mark.parametrize(("key", "release"), [("vllmImage", "llm-d-0.10.0"), ("endpointPickerImage", "llm-d-0.9.0")])
+@pytest.mark.parametrize(
+    ("key", "release"),
+    [("vllmImage", "llm-d-0.9.0"), ("vllmImage", "llm-d-0.10.0"), ("endpointPickerImage", "llm-d-0.9.0")],
+)
 def test_a_deleted_own_image_may_give_way_to_that_of_the_release_it_replaces(
     monkeypatch: pytest.MonkeyPatch, key: str, release: str
 ):
@@ -107,9 +94,9 @@ def test_a_deleted_own_image_may_give_way_to_that_of_the_release_it_replaces(
     monkeypatch.setattr(
         "llmd_oke.planning.releases.removal_reason", lambda image: "deleted" if image.reference == gone else None
     )
-    override = {key: gone, "router": "llm-d-0.9.0"}
-    (problem,) = refused(stack(model(EQUAL), release="llm-d-0.10.0", override=override))
-    assert problem.path == f"override.{key}"
+    used = release if key == "vllmImage" else "llm-d-0.10.0"
+    (problem,) = refused(stack(model(EQUAL), release=used, override={key: gone, "router": "llm-d-0.9.0"}))
+    assert (problem.path, problem.value) == (f"override.{key}", gone)
     assert problem.accepted == f"nothing, for {release}'s own image; or a copy in a registry that nodes can reach"
 
 
@@ -168,33 +155,22 @@ def test_the_picker_profile_follows_from_the_workload_and_the_release(shared: in
 def test_a_picker_profile_in_the_stack_file_that_the_release_lacks_is_refused():
     value = model(EQUAL, router={"profile": "token-load"})
     assert plan(value).models[0].profile == "token-load"
-    (problem,) = problems(value, release="llm-d-0.7.0")
-    assert (problem.path, problem.accepted) == (
-        "models[0].router.profile",
-        "one of prefix, lora-affinity, running-requests, or a later release",
-    )
+    assert paths(value, release="llm-d-0.7.0") == ["models[0].router.profile"]
 
 
 @pytest.mark.parametrize(
-    ("router", "path", "accepted"),
+    ("router", "key"),
     [
-        ({"replicas": 3}, "models[0].router.replicas", "at most 2"),
-        ({"mode": "none", "replicas": 1}, "models[0].router.replicas", "nothing, or router.mode: standalone"),
-        ({"mode": "none", "profile": "prefix"}, "models[0].router.profile", "nothing, or router.mode: standalone"),
-        ({"mode": "none", "flowControl": {}}, "models[0].router.flowControl", "nothing, or router.mode: standalone"),
-        (
-            {"peakPrefillTokensPerS": 20000},
-            "models[0].router.peakPrefillTokensPerS",
-            "nothing, or profile: prefix-affinity or precise-prefix",
-        ),
+        ({"replicas": 3}, "replicas"),
+        ({"mode": "none", "replicas": 1}, "replicas"),
+        ({"mode": "none", "profile": "prefix"}, "profile"),
+        ({"mode": "none", "flowControl": {}}, "flowControl"),
+        ({"peakPrefillTokensPerS": 20000}, "peakPrefillTokensPerS"),
     ],
 )
-def test_router_settings_without_an_effect_are_refused_with_their_path(
-    router: dict[str, Any], path: str, accepted: str
-) -> None:
+def test_router_settings_without_an_effect_are_refused_with_their_path(router: dict[str, Any], key: str) -> None:
     topology = "agg-tp1-2r" if router.get("mode") == "none" else EQUAL
-    (problem,) = problems(model(topology, router=router))
-    assert (problem.path, problem.accepted) == (path, accepted)
+    assert paths(model(topology, router=router)) == [f"models[0].router.{key}"]
 
 
 def test_check_warns_of_settings_of_remote_prefill_with_aggregated_servers():
@@ -208,16 +184,13 @@ def test_check_warns_of_settings_of_remote_prefill_with_aggregated_servers():
     assert not [text for text in texts(model(EQUAL, router=router)) if unread in text]
 
 
-def test_a_single_replica_of_the_router_can_be_requested():
+def test_as_many_replicas_of_the_router_as_the_release_has_or_fewer_can_be_requested():
     router = {"replicas": 1, "profile": "prefix-affinity", "peakPrefillTokensPerS": 20000}
     assert plan(model(EQUAL, router=router)).models[0].router_replicas == 1
-    assert plan(model(EQUAL)).models[0].router_replicas == 2
+    for own in ({}, {"replicas": 2}):
+        assert plan(model(EQUAL, router=own)).models[0].router_replicas == 2
     assert not any("nobody has measured" in text for text in texts(model(EQUAL, router=router)))
     assert any("nobody has measured" in text for text in texts(model(EQUAL, router={"profile": "prefix-affinity"})))
-
-
-def test_as_many_replicas_of_the_router_as_the_release_has_can_be_requested():
-    assert plan(model(EQUAL, router={"replicas": 2})).models[0].router_replicas == 2
 
 
 def test_a_router_override_that_lacks_the_stacks_profile_uses_the_nearest_profile():
@@ -246,7 +219,7 @@ def test_check_reports_every_override_of_the_stack_file():
     ],
 )
 def test_unknown_or_ineffective_release_overrides_are_refused(override: dict[str, str], path: str):
-    assert [problem.path for problem in problems(override=override)] == [path]
+    assert paths(override=override) == [path]
 
 
 @pytest.mark.parametrize(
@@ -275,14 +248,13 @@ def test_a_digest_that_contradicts_the_lock_file_is_refused_with_the_locked_dige
     image = "docker.io/vllm/vllm-openai-rocm:v0.26.0"
     value, right = f"{image}@sha256:{'1' * 64}", lock().images[image].digest
     (problem,) = problems(override={"vllmImage": value})
-    assert problem.short_value == repr(value)
-    assert problem.accepted.startswith(f"{image}@{right}, or the tag alone; where the tag has moved, `llmd-oke images")
+    assert (problem.short_value, right in problem.accepted) == (repr(value), True)
 
 
-@pytest.mark.parametrize(("shared", "paths"), [(100, []), (101, ["models[0].workload.sharedPrefixTokens"])])
-def test_a_shared_prefix_longer_than_the_prompt_is_refused(shared: int, paths: list[str]):
+@pytest.mark.parametrize(("shared", "found"), [(100, []), (101, ["models[0].workload.sharedPrefixTokens"])])
+def test_a_shared_prefix_longer_than_the_prompt_is_refused(shared: int, found: list[str]):
     workload = {"inputTokens": 100, "outputTokens": 10, "sharedPrefixTokens": shared}
-    assert [problem.path for problem in problems(model(workload=workload))] == paths
+    assert paths(model(workload=workload)) == found
 
 
 ANOTHER_BACKEND = {"attentionBackend": "ROCM_ATTN", "vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1"}
@@ -333,31 +305,16 @@ def test_a_stack_may_request_an_evaluation_that_is_not_needed():
 
 
 @pytest.mark.parametrize(
-    ("smoke", "path", "accepted", "prevented"),
-    [
-        ({"where": "none"}, "smoke.where", "cluster, or client", ", which smoke.where: none prevents"),
-        (
-            {"thresholds": {"minAccuracy": 0.9}},
-            "smoke.thresholds.minAccuracy",
-            "at least 0.95, the kit's floor, or nothing",
-            "",
-        ),
-    ],
+    ("smoke", "path"),
+    [({"where": "none"}, "smoke.where"), ({"thresholds": {"minAccuracy": 0.9}}, "smoke.thresholds.minAccuracy")],
 )
-def test_settings_that_change_answers_are_refused_if_accuracy_evaluation_is_off(
-    smoke: dict[str, object], path: str, accepted: str, prevented: str
-):
-    (problem,) = problems(model(EQUAL), override={"quickReduce": "INT4"}, smoke=smoke)
-    assert (problem.path, problem.accepted) == (path, accepted)
-    assert problem.why == (
-        "INT4 in all-reduce changes answers (set by override.quickReduce), so each update must evaluate gpt-oss-120b"
-        f"{prevented}"
-    )
-    assert problems(model(EQUAL), smoke=smoke) == []
+def test_settings_that_change_answers_are_refused_if_accuracy_evaluation_is_off(smoke: dict[str, object], path: str):
+    assert paths(model(EQUAL), override={"quickReduce": "INT4"}, smoke=smoke) == [path]
+    assert paths(model(EQUAL), smoke=smoke) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "paths"),
+    ("changes", "found"),
     [
         ({}, []),
         ({"release": "llm-d-0.7.0"}, ["release"]),
@@ -365,14 +322,12 @@ def test_settings_that_change_answers_are_refused_if_accuracy_evaluation_is_off(
         ({"override": {"quickReduce": "NONE"}}, []),
     ],
 )
-def test_a_quick_reduce_format_untested_in_the_release_requires_an_evaluation(changes, paths: list[str]):
+def test_a_quick_reduce_format_untested_in_the_release_requires_an_evaluation(changes, found: list[str]):
     evaluated = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
-    facts = catalogue.model("gpt-oss-120b").model_copy(
-        update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=evaluated)}
-    )
-    config_ = config.validate(stack(model(EQUAL), **changes))
-    (subject,) = model_contexts(config_).values()
-    assert [change.path for change in answer_changes(replace(subject, facts=facts))] == paths
+    measured = QuickReduce(quantization="INT6", evaluation=evaluated)
+    facts = known_model("gpt-oss-120b").model_copy(update={"quick_reduce": measured})
+    (subject,) = model_contexts(config.validate(stack(model(EQUAL), **changes))).values()
+    assert [change.path for change in answer_changes(replace(subject, facts=facts))] == found
 
 
 def test_a_vllm_image_with_another_attention_backend_requires_an_evaluation():
@@ -381,7 +336,7 @@ def test_a_vllm_image_with_another_attention_backend_requires_an_evaluation():
 
 
 @pytest.mark.parametrize(
-    ("used", "release", "backend", "paths"),
+    ("used", "release", "backend", "found"),
     [
         (model("4p-tp1-2d-tp4"), "llm-d-0.6.0", "ROCM_AITER_UNIFIED_ATTN", ["override.attentionBackend"]),
         (model(EQUAL), "llm-d-0.6.0", "ROCM_AITER_UNIFIED_ATTN", []),
@@ -390,8 +345,8 @@ def test_a_vllm_image_with_another_attention_backend_requires_an_evaluation():
     ids=["unequal sizes", "equal sizes", "latent attention"],
 )
 def test_kv_cache_that_an_own_vllm_image_may_not_split_requires_an_evaluation(
-    used, release: str, backend: str, paths: list[str]
+    used, release: str, backend: str, found: list[str]
 ):
     override = {"vllmImage": "docker.io/mine/vllm:v1", "attentionBackend": backend}
     result = plan(used, release=release, override=override)
-    assert [change.path for change in result.models[0].answer_changes] == paths
+    assert [change.path for change in result.models[0].answer_changes] == found

@@ -4,6 +4,8 @@ import pytest
 from stack_files import model, plan, problems
 
 TOPOLOGY = "2p-tp1-1d-tp2"
+FOR_ALL = "engine.extraArgs, for all servers"
+QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 
 
 def started(engine: dict[str, Any]) -> dict[str, Any]:
@@ -53,42 +55,31 @@ def test_gpu_memory_of_a_role_is_planned_with_the_roles_own_gpumemoryutilization
 
 
 @pytest.mark.parametrize(
-    "argument",
+    ("role", "changes", "key", "accepted"),
     [
-        "--kv-cache-dtype=fp8",
-        "--attention-backend=ROCM_AITER_FA",
-        "--speculative-config.method=mtp",
-        "--of-a-later-vllm",
+        *(
+            ("prefill", {"extraArgs": ["--stream-interval=2", argument]}, "extraArgs[1]", FOR_ALL)
+            for argument in (
+                "--kv-cache-dtype=fp8",
+                "--attention-backend=ROCM_AITER_FA",
+                "--speculative-config.method=mtp",
+                "--of-a-later-vllm",
+            )
+        ),
+        ("prefill", {"extraArgs": ["--max-num-seqs=8"]}, "extraArgs[0]", "engine.maxNumSeqs"),
+        ("decode", {"env": {"VLLM_ROCM_USE_AITER": "0"}}, "env.VLLM_ROCM_USE_AITER", "engine.env, for all servers"),
+        ("decode", {"env": {"HF_TOKEN": "hf_x"}}, "env.HF_TOKEN", "`pulumi config set --secret"),
+        ("prefill", {"env": {QUICK_REDUCE: "INT4"}}, f"env.{QUICK_REDUCE}", "override.quickReduce"),
     ],
 )
-def test_vllm_arguments_that_both_roles_must_share_are_refused_for_one_role(argument: str):
-    engine = {"prefill": {"extraArgs": ["--stream-interval=2", argument]}}
-    assert found(engine) == [("models[0].engine.prefill.extraArgs[1]", "engine.extraArgs, for all servers")]
-
-
-def test_environment_variables_that_both_roles_must_share_are_refused_for_one_role():
-    engine = {"decode": {"env": {"VLLM_ROCM_USE_AITER": "0"}}}
-    assert found(engine) == [("models[0].engine.decode.env.VLLM_ROCM_USE_AITER", "engine.env, for all servers")]
-
-
-def test_a_secret_in_one_roles_variables_is_refused():
-    ((path, accepted),) = found({"decode": {"env": {"HF_TOKEN": "hf_x"}}})
-    assert path == "models[0].engine.decode.env.HF_TOKEN"
-    assert "pulumi config set --secret" in accepted
-
-
-def test_quick_reduce_in_the_variables_of_one_role_is_refused():
-    name = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
-    assert found({"prefill": {"env": {name: "INT4"}}}) == [
-        (f"models[0].engine.prefill.env.{name}", "override.quickReduce")
-    ]
+def test_arguments_and_variables_that_both_roles_must_share_are_refused_for_one_role(
+    role: str, changes: dict[str, Any], key: str, accepted: str
+):
+    ((path, told),) = found({role: changes})
+    assert path == f"models[0].engine.{role}.{key}"
+    assert told.startswith(accepted)
 
 
 def test_vllm_settings_for_a_role_that_the_topology_lacks_are_refused():
     assert found({"aggregated": {"maxNumSeqs": 8}}) == [("models[0].engine.aggregated", "prefill or decode")]
     assert found({"decode": {"maxNumSeqs": 8}}, "agg-tp1-1r") == [("models[0].engine.decode", "aggregated")]
-
-
-def test_a_roles_argument_is_refused_if_the_stack_file_has_a_key_for_it():
-    engine = {"prefill": {"extraArgs": ["--max-num-seqs=8"]}}
-    assert found(engine) == [("models[0].engine.prefill.extraArgs[0]", "engine.maxNumSeqs")]

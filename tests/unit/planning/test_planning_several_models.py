@@ -24,9 +24,6 @@ def test_servers_of_three_models_are_placed_on_the_same_nodes(three: Plan):
     placed = Counter(server.unit for node in three.nodes for server in node.servers)
     assert placed == {"gpt-oss-120b": 3, LLAMA.replace(".", "-"): 2, "plain": 2}
     assert (three.used_gpus, three.gpus) == (12, 16)
-
-
-def test_used_and_free_gpus_of_each_node_add_up_to_eight_with_several_models(three: Plan):
     for node in three.nodes:
         assert sum(server.gpus for server in node.servers) + node.free_gpus == 8
 
@@ -34,7 +31,6 @@ def test_used_and_free_gpus_of_each_node_add_up_to_eight_with_several_models(thr
 def test_pools_without_room_for_the_servers_of_all_models_are_refused():
     (problem,) = problems(*MODELS, nodes=1)
     assert (problem.path, problem.accepted) == ("gpuPools[0].size", "at least 2, or fewer or smaller servers")
-    assert "the models need 12 GPUs and 10 virtual functions" in problem.why
 
 
 def test_a_new_server_version_starts_beside_the_old_if_all_models_leave_room(three: Plan):

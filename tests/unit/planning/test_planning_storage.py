@@ -7,7 +7,7 @@ from llmd_oke import catalogue
 from llmd_oke.config import GpuPoolConfig
 from llmd_oke.planning.storage import node_disk_gib
 from project_entries import model_entry, write_entry
-from stack_files import DOMAIN, created_pool, existing_pool, model, ocid, plan, problems
+from stack_files import DOMAIN, created_pool, existing_pool, known_model, model, ocid, paths, plan, problems
 
 PLACE = {"availabilityDomain": DOMAIN}
 FILE_SYSTEM = {"fileSystemId": "ocid1.filesystem.oc1..f", "mountTargetIp": "10.0.0.9", "exportPath": "/models"}
@@ -42,45 +42,38 @@ def test_a_model_cache_on_node_disks_or_an_existing_file_system_is_accepted(cach
 def test_weights_of_all_models_must_fit_the_model_cache_on_a_node():
     problem = only(model(), LLAMA, storage=storage("node-disk", capacityGib=100))
     assert (problem.path, problem.value) == ("storage.modelCache.capacityGib", 100)
-    assert problem.why == "the weights of all models need 135 GiB, the cache has 100 GiB"
-
-
-def test_a_model_cache_may_be_exactly_as_large_as_the_weights(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: 100.0)
-    assert problems(storage=storage("node-disk", capacityGib=100)) == []
 
 
 def test_a_too_small_model_cache_is_refused_with_a_size_that_is_accepted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: 100.0)
+    assert problems(storage=storage("node-disk", capacityGib=100)) == []
     monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: 100.2)
-    problem = only(storage=storage("node-disk", capacityGib=100))
-    assert problem.accepted == "room for 101 GiB, or fewer models"
-    assert problem.why == "the weights of all models need 101 GiB, the cache has 100 GiB"
+    assert only(storage=storage("node-disk", capacityGib=100)).accepted == "room for 101 GiB, or fewer models"
     assert problems(storage=storage("node-disk", capacityGib=101)) == []
 
 
 def test_a_model_cache_on_disks_that_a_created_pool_leaves_unused_is_refused():
     result = refusals(created_pool(nvme="none"), stack_changes={"storage": storage("node-disk")})
     assert list(result) == ["gpuPools[0].nvme"]
-    assert "which this pool leaves as they are" in result["gpuPools[0].nvme"]
 
 
 @pytest.mark.parametrize(
-    ("cache", "release", "path"),
+    ("cache", "release", "path", "compiled"),
     [
-        (storage("node-disk"), "llm-d-0.9.0", "/mnt/nvme/models-compiled/llm-d"),
-        (storage("node-disk", path="/data/w"), "llm-d-0.10.0", "/data/w-compiled/llm-d"),
-        (storage("node-disk", compiledCode="/data/c"), "llm-d-0.9.0", "/data/c/llm-d"),
-        (storage("node-disk", compiledCode="none"), "llm-d-0.9.0", None),
-        (storage("node-disk"), "llm-d-0.7.0", None),
-        (storage("file-storage", existing=FILE_SYSTEM), "llm-d-0.9.0", None),
+        (storage("node-disk"), "llm-d-0.9.0", "/mnt/nvme/models", "/mnt/nvme/models-compiled/llm-d"),
+        (storage("node-disk", path="/data/w"), "llm-d-0.10.0", "/data/w", "/data/w-compiled/llm-d"),
+        (storage("node-disk", compiledCode="/data/c"), "llm-d-0.9.0", "/mnt/nvme/models", "/data/c/llm-d"),
+        (storage("node-disk", compiledCode="none"), "llm-d-0.9.0", "/mnt/nvme/models", None),
+        (storage("node-disk"), "llm-d-0.7.0", "/mnt/nvme/models", None),
+        (storage("file-storage", existing=FILE_SYSTEM), "llm-d-0.9.0", None, None),
     ],
 )
-def test_compiled_code_is_kept_on_node_disks_from_release_0_9_0_on(
-    cache: dict[str, Any], release: str, path: str | None
+def test_weights_and_from_release_0_9_0_on_compiled_code_are_kept_on_node_disks(
+    cache: dict[str, Any], release: str, path: str | None, compiled: str | None
 ):
     planned = plan(model("agg-tp1-8r"), storage=cache, release=release).model_cache
     assert planned
-    assert planned.compiled_path == path
+    assert (planned.path, planned.compiled_path) == (path, compiled)
 
 
 @pytest.mark.parametrize("folder", ["/data/w", "/data/w/compiled"])
@@ -90,28 +83,13 @@ def test_a_folder_for_vllms_compiled_code_that_is_the_model_caches_is_refused(fo
     assert problems(storage=storage("node-disk", path="/data/w", compiledCode="/data/w-2")) == []
 
 
-@pytest.mark.parametrize(
-    ("cache", "path"),
-    [
-        (storage("node-disk"), "/mnt/nvme/models"),
-        (storage("node-disk", path="/data/w"), "/data/w"),
-        (storage("file-storage", existing=FILE_SYSTEM), None),
-    ],
-)
-def test_only_weights_on_node_disks_have_a_folder_of_the_node(cache: dict[str, Any], path: str | None):
-    planned = plan(model("agg-tp1-8r"), storage=cache).model_cache
-    assert planned
-    assert planned.path == path
-
-
 def test_weights_of_all_models_must_fit_the_capacity_of_a_lustre_file_system(monkeypatch: pytest.MonkeyPatch):
     gib = 31200 * 10**9 / 2**30
     changes = {"storage": storage("lustre", capacityGb=31200)}
     monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: gib)
     assert refusals(stack_changes=changes) == {}
     monkeypatch.setattr("llmd_oke.planning.storage.weights_gib", lambda _: gib + 1)
-    text = refusals(stack_changes=changes)["storage.modelCache.capacityGb"]
-    assert "the weights of all models need 29059 GiB, the cache has 29057 GiB" in text
+    assert "room for 29059 GiB" in refusals(stack_changes=changes)["storage.modelCache.capacityGb"]
 
 
 @pytest.mark.parametrize("kind", ["node-disk", "lustre"])
@@ -145,7 +123,6 @@ def test_pods_without_internet_access_require_weights_from_a_bucket(
 ):
     result = refusals(stack_changes={"storage": storage}, network=network, cni=cni)
     assert list(result) == ([path] if path else [])
-    assert all("object-storage" in text and "pods reach no internet" in text for text in result.values())
 
 
 def test_a_model_that_two_entries_serve_is_counted_once_in_the_model_cache():
@@ -154,8 +131,6 @@ def test_a_model_that_two_entries_serve_is_counted_once_in_the_model_cache():
 
 
 def test_mirrored_disks_have_half_the_capacity_of_striped_ones():
-    shape = catalogue.shape("BM.GPU.MI300X.8")
-    assert shape is not None
     stripes, mirrors = (
         node_disk_gib(GpuPoolConfig(name="a", shape="BM.GPU.MI300X.8", size=1, nvme=raid))
         for raid in ("raid-0", "raid-10")
@@ -167,9 +142,7 @@ def test_mirrored_disks_have_half_the_capacity_of_striped_ones():
 @pytest.mark.parametrize("layer", ["all", "serving"])
 @pytest.mark.parametrize("kind", ["file-storage", "lustre"])
 def test_an_existing_cluster_requires_an_existing_shared_file_system(kind: str, layer: str):
-    problem = only(storage=storage(kind), layer=layer)
-    assert problem.path == "storage.modelCache.existing"
-    assert "created together with the cluster" in problem.why
+    assert paths(storage=storage(kind), layer=layer) == ["storage.modelCache.existing"]
 
 
 @pytest.mark.parametrize("kind", ["file-storage", "lustre"])
@@ -184,13 +157,10 @@ def test_a_created_file_system_needs_a_domain_if_no_pool_has_one(place: dict[str
     assert list(refusals(pool, stack_changes={"storage": storage("file-storage", **place)})) == paths
 
 
-def test_an_availability_domain_for_an_existing_file_system_is_refused():
-    problem = only(storage=storage("file-storage", existing=FILE_SYSTEM, availabilityDomain="x:AD-1"))
-    assert problem.path == "storage.modelCache.availabilityDomain"
-
-
-def test_pre_warming_without_a_model_cache_in_the_stack_file_is_refused():
-    assert only(storage={"prewarm": {"source": "hugging-face"}}).path == "storage.prewarm"
+def test_settings_useless_with_an_existing_file_system_or_no_cache_are_refused():
+    existing = storage("file-storage", existing=FILE_SYSTEM, availabilityDomain="x:AD-1")
+    assert paths(storage=existing) == ["storage.modelCache.availabilityDomain"]
+    assert paths(storage={"prewarm": {"source": "hugging-face"}}) == ["storage.prewarm"]
 
 
 DRAFT = "nvidia/gpt-oss-120b-Eagle3"
@@ -219,8 +189,6 @@ def test_arguments_with_a_model_that_a_pre_warmed_server_cannot_load_are_refused
     servers = model("agg-tp1-1r", engine={"extraArgs": ["--seed=1", *arguments]})
     problem = only(servers, storage=storage("node-disk"))
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", DRAFT)
-    assert "offline" in problem.why
-    assert problem.accepted.endswith("storage.prewarm.source: none")
     assert problems(servers, storage={**storage("node-disk"), "prewarm": {"source": "none"}}) == []
     assert problems(servers) == []
 
@@ -257,8 +225,8 @@ def test_pre_warmed_servers_of_a_projects_model_may_name_folders_in_its_entry(
 
 def test_adapters_loaded_by_request_are_refused_with_pre_warmed_servers():
     variable = "VLLM_LORA_RESOLVER_HF_REPO_LIST"
-    problem = only(model("agg-tp1-1r", engine={"env": {variable: "me/adapters"}}), storage=storage("node-disk"))
-    assert problem.path == f"models[0].engine.env.{variable}"
+    served = model("agg-tp1-1r", engine={"env": {variable: "me/adapters"}})
+    assert paths(served, storage=storage("node-disk")) == [f"models[0].engine.env.{variable}"]
 
 
 def pins(**prewarm: Any) -> list[str]:
@@ -271,25 +239,23 @@ def test_check_warns_of_a_model_without_a_pinned_revision(monkeypatch: pytest.Mo
     (text,) = pins(source="object-storage")
     assert text.startswith("the bucket's files are not pinned")
     assert pins(source="object-storage", revisions={"gpt-oss-120b": "a" * 40}) == []
-    known = catalogue.model("gpt-oss-120b")
-    assert known
-    monkeypatch.setattr(catalogue, "model", lambda name: known.model_copy(update={"revision": None}))
+    unpinned = known_model("gpt-oss-120b").model_copy(update={"revision": None})
+    monkeypatch.setattr(catalogue, "model", lambda name: unpinned)
     (text,) = pins()
     assert text.startswith("the revision of openai/gpt-oss-120b is not pinned")
-    assert "storage.prewarm.revisions.gpt-oss-120b" in text
 
 
-@pytest.mark.parametrize("revision", ["main", "v1.0", "a" * 39, "A" * 40])
-def test_a_branch_is_refused_as_the_revision_of_a_pre_warmed_model(revision: str):
-    problem = only(storage={**storage("node-disk"), "prewarm": {"revisions": {"gpt-oss-120b": revision}}})
-    assert problem.path == "storage.prewarm.revisions.gpt-oss-120b"
-    assert "40 hexadecimal digits" in problem.accepted
-
-
-def test_a_revision_of_a_model_that_is_not_served_is_refused():
-    cache = {**storage("node-disk"), "prewarm": {"revisions": {"gpt-oss-20b": "a" * 40}}}
-    problem = only(storage=cache)
-    assert (problem.path, problem.accepted) == ("storage.prewarm.revisions.gpt-oss-20b", "one of gpt-oss-120b")
+@pytest.mark.parametrize(
+    ("name", "revision"),
+    [
+        *(("gpt-oss-120b", revision) for revision in ("main", "v1.0", "a" * 39, "A" * 40)),
+        ("gpt-oss-20b", "a" * 40),
+    ],
+    ids=["a branch", "a tag", "39 digits", "capital letters", "a model that is not served"],
+)
+def test_only_commits_of_served_models_are_accepted_as_pre_warmed_revisions(name: str, revision: str):
+    cache = {**storage("node-disk"), "prewarm": {"revisions": {name: revision}}}
+    assert paths(storage=cache) == [f"storage.prewarm.revisions.{name}"]
 
 
 @pytest.mark.parametrize(
@@ -308,26 +274,17 @@ def test_an_invalid_storage_setting_is_reported_at_its_path(cache: dict[str, Any
 
 def test_servers_files_must_fit_the_boot_volume_if_local_disks_are_unused():
     small = refusals(created_pool(nvme="none", bootVolumeGib=512))
-    assert (
-        "the servers of one node may write 592 GiB, its disks have 461 GiB for pods"
-        in small["gpuPools[0].bootVolumeGib"]
-    )
     assert "(accepted: at least 658, or a storage.modelCache)" in small["gpuPools[0].bootVolumeGib"]
     assert "gpuPools[0].bootVolumeGib" in refusals(created_pool(nvme="none", bootVolumeGib=657))
     assert refusals(created_pool(nvme="none", bootVolumeGib=658)) == refusals(created_pool()) == {}
-
-
-def test_servers_files_may_exceed_the_disks_that_the_stack_file_gives_existing_nodes():
-    assert problems(gpuPools=[existing_pool(nvme="none", bootVolumeGib=512)]) == []
+    assert (
+        problems(gpuPools=[existing_pool(nvme="none", bootVolumeGib=512)]) == []
+    )  # nobody knows of those nodes' disks
 
 
 def test_an_unknown_release_is_the_only_problem_of_created_pools_with_enough_disk():
     assert list(refusals(created_pool(), stack_changes={"release": "llm-d-0.0"})) == ["release"]
-
-
-def test_local_disks_with_room_for_weights_and_servers_files_are_accepted():
-    changes = {"storage": storage("node-disk", capacityGib=100)}
-    assert refusals(created_pool(), stack_changes=changes) == {}
+    assert refusals(created_pool(), stack_changes={"storage": storage("node-disk", capacityGib=100)}) == {}
 
 
 def test_local_disks_too_small_for_pods_are_reported_at_the_pools_nvme_key(monkeypatch: pytest.MonkeyPatch):

@@ -1,7 +1,7 @@
 import pytest
 from llmd_oke import planning
 from llmd_oke.planning.plan import TracingPlan
-from stack_files import model, plan, problems, stack
+from stack_files import StackObject, model, paths, plan, problems, stack
 
 COLLECTOR = {"endpoint": "http://otel-collector:4317"}
 
@@ -21,37 +21,32 @@ def test_by_default_a_tenth_of_the_requests_is_traced():
 
 
 @pytest.mark.parametrize(
-    "endpoint",
+    ("key", "value"),
     [
-        "otel-collector:4317",
-        "https://collector:4317",
-        "http://collector",
-        "http://collector:4317/v1/traces",
-        "http://a@b:1",
+        ("endpoint", "otel-collector:4317"),
+        ("endpoint", "https://collector:4317"),
+        ("endpoint", "http://collector"),
+        ("endpoint", "http://collector:4317/v1/traces"),
+        ("endpoint", "http://a@b:1"),
+        ("sampledShare", 0),
+        ("sampledShare", 1.5),
     ],
 )
-def test_an_invalid_collector_address_is_refused(endpoint: str):
-    assert [problem.path for problem in problems(tracing={"endpoint": endpoint})] == ["tracing.endpoint"]
+def test_an_invalid_collector_address_or_share_of_requests_is_refused(key: str, value: object):
+    assert paths(tracing={**COLLECTOR, key: value}) == [f"tracing.{key}"]
 
 
-@pytest.mark.parametrize("share", [0, 1.5])
-def test_an_invalid_share_of_traced_requests_is_refused(share: float):
-    paths = [problem.path for problem in problems(tracing={**COLLECTOR, "sampledShare": share})]
-    assert paths == ["tracing.sampledShare"]
-
-
-def test_tracing_is_refused_with_programs_that_are_not_known_to_export_traces():
-    (problem,) = [
-        item for item in problems(release="llm-d-0.7.0", tracing=COLLECTOR) if item.path == "tracing.endpoint"
-    ]
-    for name in ("endpoint picker v0.8.0", "routing sidecar v0.8.0", "vLLM of ghcr.io/llm-d/llm-d-rocm:v0.7.0"):
-        assert name in str(problem)
-
-
-def test_a_sidecar_that_no_server_has_needs_no_tracing_support():
-    aggregated = model("agg-tp1-2r", router={"mode": "none"})
-    texts = [str(item) for item in problems(aggregated, release="llm-d-0.6.0", tracing=COLLECTOR)]
-    (told,) = [text for text in texts if text.startswith("tracing")]
-    assert "vLLM of" in told
-    assert "sidecar" not in told
-    assert "picker" not in told
+@pytest.mark.parametrize(
+    ("served", "release", "programs"),
+    [
+        (model(), "0.7.0", "endpoint picker v0.8.0, routing sidecar v0.8.0, vLLM of ghcr.io/llm-d/llm-d-rocm:v0.7.0"),
+        (model("agg-tp1-2r", router={"mode": "none"}), "0.6.0", "vLLM of ghcr.io/llm-d/llm-d-rocm:v0.6.0"),
+    ],
+    ids=["all programs", "servers without a router"],
+)
+def test_tracing_is_refused_with_deployed_programs_not_known_to_export_traces(
+    served: StackObject, release: str, programs: str
+):
+    found = problems(served, release=f"llm-d-{release}", tracing=COLLECTOR)
+    (why,) = [problem.why for problem in found if problem.path == "tracing.endpoint"]
+    assert why.endswith(f"traces are sent by {programs}")
