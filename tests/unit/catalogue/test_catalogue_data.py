@@ -1,7 +1,6 @@
 """The data in values/: complete, with its sources, of one mind with itself."""
 
 import re
-from pathlib import Path
 from string import Template
 from typing import get_args
 
@@ -14,13 +13,13 @@ from llmd_oke.config import ModelConfig, Topology, WorkloadConfig
 from llmd_oke.config.base import DnsLabel
 from llmd_oke.values import values_folder
 from pydantic import TypeAdapter
+from stack_files import known_model, known_shape
 
-MODELS = [item for name in catalogue.model_names() if (item := catalogue.model(name)) is not None]
-SHAPES = [item for name in catalogue.shape_names() if (item := catalogue.shape(name)) is not None]
+MODELS = [known_model(name) for name in catalogue.model_names()]
+SHAPES = [known_shape(name) for name in catalogue.shape_names()]
 FIGURE_FILES = sorted(path for kind in ("gpus", "models", "shapes") for path in (values_folder() / kind).glob("*.yaml"))
 FIGURE = re.compile(r":\s*(\"?\d|\{.*:\s*\d)")
 
-by_name = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 
 
@@ -47,36 +46,34 @@ def test_a_model_is_found_by_its_repository():
     assert catalogue.model_of_repository("gpt-oss-120b") is None
 
 
-@pytest.mark.parametrize("path", FIGURE_FILES, ids=lambda path: path.name)
-def test_every_figure_has_a_source_on_its_line_or_its_section(path: Path):
-    section_has_source: dict[int, bool] = {}
-    for line in path.read_text().splitlines():
-        depth = len(line) - len(line.lstrip())
-        around = [known for at, known in section_has_source.items() if at < depth]
-        section_has_source = {at: known for at, known in section_has_source.items() if at < depth}
-        section_has_source[depth] = "#" in line
-        if FIGURE.match(line.split("#")[0]) and not line.startswith("server_requests_per_gpu:"):
-            assert "#" in line or any(around), f"{path.name}: {line}"
+def test_every_figure_has_a_source_on_its_line_or_its_section():
+    for path in FIGURE_FILES:
+        section_has_source: dict[int, bool] = {}
+        for line in path.read_text().splitlines():
+            depth = len(line) - len(line.lstrip())
+            around = [known for at, known in section_has_source.items() if at < depth]
+            section_has_source = {at: known for at, known in section_has_source.items() if at < depth}
+            section_has_source[depth] = "#" in line
+            if FIGURE.match(line.split("#")[0]) and not line.startswith("server_requests_per_gpu:"):
+                assert "#" in line or any(around), f"{path.name}: {line}"
 
 
-@by_name
-def test_the_sizes_in_each_model_entry_do_not_contradict_each_other(model: catalogue.CatalogueModel):
-    sizes = model.architecture
-    assert sizes.attention_heads % sizes.key_value_heads == 0
-    assert model.parameters.active_billions <= model.parameters.total_billions
-    assert (sizes.experts is None) == (model.parameters.active_billions == model.parameters.total_billions)
-    assert sizes.sliding_window is None or sizes.sliding_window.layers < sizes.layers
-    assert model.startup_budget_s == 3600  # as long as upstream's longest overlay gives
+def test_the_sizes_in_each_model_entry_do_not_contradict_each_other():
+    for model in MODELS:
+        sizes = model.architecture
+        assert sizes.attention_heads % sizes.key_value_heads == 0, model.name
+        assert model.parameters.active_billions <= model.parameters.total_billions, model.name
+        dense = model.parameters.active_billions == model.parameters.total_billions
+        assert (sizes.experts is None) == dense, model.name
+        assert sizes.sliding_window is None or sizes.sliding_window.layers < sizes.layers, model.name
+        assert model.startup_budget_s == 3600, model.name  # as long as upstream's longest overlay gives
 
 
-@by_name
-def test_a_model_without_a_configured_name_gets_one_valid_in_kubernetes(model: catalogue.CatalogueModel):
-    one = ModelConfig(
-        model=model.name,
-        topology=Topology.model_validate("agg-tp1-1r"),
-        workload=WorkloadConfig(input_tokens=1, output_tokens=1),
-    )
-    TypeAdapter(DnsLabel).validate_python(one.object_name)
+def test_a_model_without_a_configured_name_gets_one_valid_in_kubernetes():
+    workload, topology = WorkloadConfig(input_tokens=1, output_tokens=1), Topology.model_validate("agg-tp1-1r")
+    for model in MODELS:
+        one = ModelConfig(model=model.name, topology=topology, workload=workload)
+        TypeAdapter(DnsLabel).validate_python(one.object_name)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +83,7 @@ def test_a_model_without_a_configured_name_gets_one_valid_in_kubernetes(model: c
 def test_model_entries_have_the_published_weight_kv_cache_and_context_sizes(
     name: str, weights_gib: float, kv_bytes: int, context: int
 ):
-    model = catalogue.model(name)
-    assert model is not None
+    model = known_model(name)
     assert model.weights.gib == pytest.approx(weights_gib, abs=0.1)
     assert (model.kv_cache.bytes_per_token, model.max_model_len) == (kv_bytes, context)
 
@@ -108,55 +104,36 @@ def test_ucx_transports_of_a_shape_include_rocm_and_exclude_cuda(shape: catalogu
 
 
 def test_the_mi300x_shape_has_the_published_gpus_price_memory_and_resources():
-    shape = catalogue.shape("BM.GPU.MI300X.8")
-    assert shape is not None
+    shape = known_shape()
     assert (shape.gpus, shape.rdma.virtual_functions, shape.price_usd_per_hour) == (8, 8, 48.0)
     assert shape.gpu.memory_gib == 191.7
     assert (shape.gpu.resource, shape.rdma.resource) == ("amd.com/gpu", "nvidia.com/sriov-rdma-vf")
 
 
-@by_name
-def test_a_models_quick_reduce_setting_has_a_passed_accuracy_evaluation(model: catalogue.CatalogueModel):
-    if model.quick_reduce is None:
-        return
-    passed = model.quick_reduce.evaluation
-    floor = evals().floor(passed.name, model.name)
-    assert floor is not None
-    assert passed.score >= floor.score
-    assert passed.release in catalogue.release_names()
+def test_a_models_quick_reduce_setting_has_a_passed_accuracy_evaluation():
+    for passed, name in ((model.quick_reduce.evaluation, model.name) for model in MODELS if model.quick_reduce):
+        floor = evals().floor(passed.name, name)
+        assert floor is not None, name
+        assert passed.score >= floor.score, name
+        assert passed.release in catalogue.release_names(), name
 
 
 GPUS = [item for name in catalogue.gpu_names() if (item := catalogue.gpu(name)) is not None]
-
-by_gpu = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.product)
 
 
 def test_gpus_with_published_benchmark_results_have_catalogue_entries():
     assert {"MI300X", "MI325X", "MI355X", "H100", "H200"} <= set(catalogue.gpu_names())
 
 
-@by_gpu
-def test_every_catalogue_entry_of_gpus_has_the_name_of_its_file(gpu: catalogue.Gpu):
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.product)
+def test_each_gpu_has_its_files_name_its_rates_and_one_node_type_with_eight_gpus(gpu: catalogue.Gpu):
+    """The node type is either an OCI shape or in the GPU's entry; FP8 is twice as fast as BF16."""
     assert catalogue.gpu(gpu.product) == gpu
-
-
-@by_gpu
-def test_every_gpu_of_the_catalogue_has_a_node_type_with_eight_gpus(gpu: catalogue.Gpu):
     node = catalogue.node_of_gpu(gpu.product)
     assert node is not None
     assert (node.gpu, node.gpus) == (gpu, 8)
-
-
-@by_gpu
-def test_the_node_type_of_a_gpu_is_either_an_oci_shape_or_in_the_gpus_entry(gpu: catalogue.Gpu):
-    shapes = [result for name in catalogue.shape_names() if (result := catalogue.shape(name)) and result.gpu == gpu]
-    assert bool(shapes) != (gpu.node is not None)
-
-
-@by_gpu
-def test_gpus_of_the_catalogue_compute_twice_as_fast_in_fp8_as_in_bf16(gpu: catalogue.Gpu):
-    rates = [gpu.dense_tflops.of(number_format) for number_format in ("bf16", "fp8")]
-    assert rates[1] == pytest.approx(2 * rates[0], rel=0.01)
+    assert any(shape.gpu == gpu for shape in SHAPES) != (gpu.node is not None)
+    assert gpu.dense_tflops.of("fp8") == pytest.approx(2 * gpu.dense_tflops.of("bf16"), rel=0.01)
 
 
 def test_number_formats_that_a_gpu_lacks_are_computed_at_its_bf16_rate():
@@ -197,7 +174,7 @@ def test_an_unknown_oci_failure_has_no_remedy() -> None:
     assert remedy_for("the moon is full") is None
 
 
-STATEMENTS = [(need, statement) for need, entry in policies().needs.items() for statement in entry.statements]
+STATEMENTS = [statement for entry in policies().needs.values() for statement in entry.statements]
 SCOPES = {
     "compartment_id": "compartment",
     "network_compartment_id": "network",
@@ -216,50 +193,40 @@ GRAMMAR = re.compile(
 )
 
 
-def ids(value):
-    return value if isinstance(value, str) else value.text[:60]
-
-
 def test_every_iam_permission_of_the_catalogue_has_policy_statements():
     assert set(policies().needs) == set(get_args(Need))
     assert all(entry.statements and entry.why for entry in policies().needs.values())
 
 
-@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_every_policy_statement_has_ocis_grammar_and_a_source(need, statement):
-    assert GRAMMAR.match(statement.text)
-    assert statement.source
+def test_every_policy_statement_has_ocis_grammar_and_a_source():
+    for statement in STATEMENTS:
+        assert GRAMMAR.match(statement.text), statement
+        assert statement.source, statement
 
 
-@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_every_placeholder_of_an_iam_policy_statement_is_a_known_variable(need, statement):
-    variables = set(Template(statement.text).get_identifiers())
+def test_every_placeholder_of_an_iam_policy_statement_is_a_known_variable():
     known = KNOWN | set(policies().groups) | set(policies().principals)
-    assert variables <= known | ({statement.variable} if statement.variable else set())
-    assert statement.variable is None or statement.variable in variables
+    for statement in STATEMENTS:
+        variables = set(Template(statement.text).get_identifiers())
+        assert variables <= known | ({statement.variable} if statement.variable else set()), statement
+        assert statement.variable is None or statement.variable in variables, statement
 
 
-@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_every_iam_statement_for_any_user_has_a_condition_on_the_principal(need, statement):
-    if statement.text.startswith("Allow any-user"):
+def test_every_iam_statement_for_any_user_has_a_condition_on_the_principal():
+    for statement in STATEMENTS:
         text = Template(statement.text).safe_substitute(policies().principals)
-        assert "request.principal." in text.partition(" where ")[2]
+        condition = text.partition(" where ")[2]
+        assert "request.principal." in condition or not text.startswith("Allow any-user"), statement
 
 
-@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_an_iam_policy_is_attached_to_the_compartment_that_its_statements_name(need, statement):
-    place = re.search(r" in (tenancy|\$(tag_namespaces)|compartment id \$(\w+))", statement.text)
-    assert SCOPES[place[2] or place[3]] == statement.scope
-
-
-@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
-def test_iam_statements_that_name_the_cluster_are_created_after_the_cluster(need, statement):
-    text = Template(statement.text).safe_substitute(policies().principals)
-    if "$cluster_id" in text:
-        assert policies().needs[need].phase == "nodes"
+def test_an_iam_policy_is_attached_to_the_compartment_that_its_statements_name():
+    for statement in STATEMENTS:
+        place = re.search(r" in (tenancy|\$(tag_namespaces)|compartment id \$(\w+))", statement.text)
+        assert place is not None, statement
+        assert SCOPES[place[2] or place[3]] == statement.scope, statement
 
 
 def test_no_iam_statement_grants_permissions_on_all_resources():
-    assert [statement.text for _, statement in STATEMENTS if "all-resources" in statement.text] == []
-    tenancy_wide = [statement.text for _, statement in STATEMENTS if statement.scope == "tenancy"]
+    assert [statement.text for statement in STATEMENTS if "all-resources" in statement.text] == []
+    tenancy_wide = [statement.text for statement in STATEMENTS if statement.scope == "tenancy"]
     assert tenancy_wide == ["Allow service lustrefs to use virtual-network-family in tenancy"]

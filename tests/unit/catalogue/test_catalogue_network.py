@@ -1,11 +1,9 @@
 """The data of the network: rules of security groups, the layout of a VCN, ranges to keep clear of."""
 
-from collections import Counter
 from ipaddress import IPv4Network
 from itertools import pairwise, product
 from typing import get_args
 
-import pytest
 from llmd_oke.catalogue import cluster
 from llmd_oke.catalogue.cluster import GroupRole, Outside, SubnetRole
 
@@ -13,40 +11,10 @@ GROUPS = set(get_args(GroupRole))
 RULES = cluster.security_rules()
 
 
-def ids(rule):
-    return f"{'+'.join(rule.roles)} {'+'.join(rule.directions)} {'+'.join(rule.peers)} {rule.ports}"
-
-
-@pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_every_security_rule_has_a_source_and_a_valid_description(rule):
-    assert rule.source
-    assert 0 < len(rule.description) <= 255
-
-
-@pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_ports_of_security_rules_are_valid_and_only_for_tcp_and_udp(rule):
-    for ports in (rule.ports, rule.source_ports):
-        if ports is not None:
-            assert set(rule.protocols) <= {"tcp", "udp"}
-            first, _, last = ports.partition("-")
-            assert 1 <= int(first) <= int(last or first) <= 65535
-
-
-@pytest.mark.parametrize("rule", RULES, ids=ids)
-def test_security_rules_about_pods_apply_only_to_vcn_native_networks(rule):
-    if "pods" in {*rule.roles, *rule.peers}:
-        assert rule.cni == "vcn-native"
-
-
-def test_no_security_rule_is_listed_twice():
-    singles = Counter(
-        single
-        for rule in RULES
-        for single in product(
-            rule.roles, rule.directions, rule.protocols, [rule.ports], [rule.source_ports], rule.peers, [rule.cni]
-        )
-    )
-    assert [single for single, count in singles.items() if count > 1] == []
+def test_every_security_rule_has_a_source_and_a_valid_description():
+    for rule in RULES:
+        assert rule.source, rule
+        assert 0 < len(rule.description) <= 255, rule
 
 
 def test_each_egress_rule_to_a_security_group_has_a_matching_ingress_rule():
@@ -74,16 +42,6 @@ def test_each_egress_rule_to_a_security_group_has_a_matching_ingress_rule():
     assert [one for one in lost if one[2] != "icmp"] == []
 
 
-def test_only_path_discovery_and_public_load_balancers_are_open_to_the_internet():
-    open_rules = [rule for rule in RULES if "ingress" in rule.directions and "internet" in rule.peers]
-    assert all(rule.protocols == ("icmp",) for rule in open_rules)
-    public = [rule for rule in RULES if "public-load-balancer-cidrs" in rule.peers]
-    assert [(rule.roles, rule.protocols, rule.ports) for rule in public] == [
-        (("public_load_balancers",), ("tcp",), "80"),
-        (("public_load_balancers",), ("tcp",), "443"),
-    ]
-
-
 def test_every_security_group_has_rules_and_every_kind_of_peer_is_in_a_rule():
     assert {role for rule in RULES for role in rule.roles} == GROUPS
     assert {peer for rule in RULES for peer in rule.peers} == GROUPS | set(get_args(Outside))
@@ -106,10 +64,7 @@ def test_a_subnet_can_grow_in_place_because_larger_ranges_contain_smaller_ones()
 
 def test_reserved_address_ranges_are_those_of_rdma_and_of_ocis_own_services():
     assert {entry.cidr for entry in cluster.reserved_ranges()} == {
-        "10.224.0.0/12",
-        "192.168.0.0/16",
-        "10.208.0.0/12",
-        "169.254.0.0/16",
+        *("10.224.0.0/12", "192.168.0.0/16", "10.208.0.0/12", "169.254.0.0/16")
     }
     assert all(entry.source and entry.holds for entry in cluster.reserved_ranges())
 

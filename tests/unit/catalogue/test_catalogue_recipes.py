@@ -9,6 +9,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import CatalogueModel
 from llmd_oke.catalogue.models import PublishedRecipe
 from llmd_oke.catalogue.recipes import RecipeDifference, recipe_news
+from stack_files import known_model
 
 RECIPE = """
 meta: {title: Old, date_updated: 2026-01-01, hardware: {mi300x: verified}}
@@ -45,8 +46,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def known(at: str, path: str = "models/Qwen/Qwen3-8B.yaml") -> CatalogueModel:
-    entry = catalogue.model("qwen3-8b")
-    assert entry is not None
+    entry = known_model("qwen3-8b")
     source = f"https://github.com/vllm-project/recipes/blob/{at}/{path}"
     return entry.model_copy(update={"recipe": PublishedRecipe(source=source)})
 
@@ -84,6 +84,6 @@ def test_a_checkout_without_vllm_recipes_is_refused(checkout: Path, tmp_path_fac
 
 
 def test_every_catalogue_entry_with_a_vllm_recipe_links_a_version_of_it():
-    entries = [entry for name in catalogue.model_names() if (entry := catalogue.model(name)) and entry.recipe]
-    assert entries
-    assert all("/blob/" in entry.recipe.source for entry in entries if entry.recipe)
+    recipes = [entry.recipe for entry in map(known_model, catalogue.model_names()) if entry.recipe]
+    assert recipes
+    assert all("/blob/" in recipe.source for recipe in recipes)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from llmd_base.errors import KitError
 from llmd_oke import catalogue, values
-from llmd_oke.catalogue import release_names
 from llmd_oke.catalogue.endpoint_pickers import KnownLimit
 from llmd_oke.catalogue.releases import (
     CrdFiles,
@@ -23,8 +22,9 @@ from llmd_oke.catalogue.releases import (
 )
 from llmd_oke.config.model import HANDING_OVER
 from llmd_oke.values import values_folder
+from stack_files import known_release
 
-RELEASES = [item for name in catalogue.release_names() if (item := catalogue.release(name)) is not None]
+RELEASES = [known_release(name) for name in catalogue.release_names()]
 by_release = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 
 
@@ -34,25 +34,16 @@ def test_releases_are_listed_from_oldest_to_newest():
 
 
 @by_release
-def test_picker_and_sidecar_of_a_release_have_one_version(release: catalogue.Release):
-    versions = {
-        release.endpoint_picker.image.tag,
-        release.endpoint_picker.program.version,
-        release.routing_sidecar.image.tag,
-        release.routing_sidecar.program.version,
-    }
-    assert len(versions) == 1
+def test_picker_sidecar_and_the_pickers_config_format_of_a_release_have_one_version(release: catalogue.Release):
+    picker, sidecar = release.endpoint_picker, release.routing_sidecar
+    versions = {picker.image.tag, picker.program.version, sidecar.image.tag, sidecar.program.version}
+    assert versions == {picker.dialect.version}
 
 
 @by_release
 def test_the_crd_version_of_a_release_is_the_one_that_its_picker_version_needs(release: catalogue.Release):
     expected = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0", "v0.10.0": "v1.5.0", "v0.11.0": "v1.5.0"}
     assert release.crds.version == expected[release.endpoint_picker.image.tag]
-
-
-@by_release
-def test_each_releases_picker_config_format_is_that_of_its_picker_images_version(release: catalogue.Release):
-    assert release.endpoint_picker.dialect.version == release.endpoint_picker.image.tag
 
 
 @by_release
@@ -74,10 +65,7 @@ def test_releases_with_a_picker_image_of_a_deleted_repository_are_marked_as_gone
 
 
 def test_an_override_changes_only_the_parts_of_a_release_that_it_names():
-    base = catalogue.release("llm-d-0.9.0")
-    assert base is not None
-    router = catalogue.release("llm-d-0.6.0")
-    assert router is not None
+    base, router = known_release("llm-d-0.9.0"), known_release("llm-d-0.6.0")
     changed = with_override(base, catalogue.Override(router="llm-d-0.6.0", quick_reduce="INT4"))
     assert (changed.endpoint_picker, changed.routing_sidecar) == (router.endpoint_picker, router.routing_sidecar)
     assert (changed.vllm.image, changed.crds, changed.name) == (base.vllm.image, base.crds, base.name)
@@ -109,25 +97,18 @@ def test_envoy_in_router_pods_logs_warnings_only_and_has_a_limit_of_threads(rele
 
 
 @by_release
-def test_the_default_attention_backend_of_releases_is_the_one_that_amd_measured(release: catalogue.Release):
-    assert release.vllm.attention_backend.default == "ROCM_AITER_UNIFIED_ATTN"
-    assert release.vllm.environment["VLLM_ROCM_USE_AITER"] == "1"
-
-
-@by_release
-def test_the_attention_backend_for_kv_connectors_is_not_one_that_refuses_them(release: catalogue.Release):
+def test_attention_backend_and_block_size_of_releases_are_those_of_amds_overlays(release: catalogue.Release):
+    """The backend for KV connectors is not one that refuses them."""
     backend = release.vllm.attention_backend
+    assert backend.default == "ROCM_AITER_UNIFIED_ATTN"
+    assert release.vllm.environment["VLLM_ROCM_USE_AITER"] == "1"
     assert backend.kv_connector not in backend.refused_with_kv_connector
+    assert release.vllm.block_size.kv_connector == 128
 
 
 @by_release
 def test_no_release_sets_quick_reduce_or_another_aiter_kernel_folder_by_default(release: catalogue.Release):
     assert not [name for name in release.vllm.environment if "QUICK_REDUCE" in name or name == "AITER_JIT_DIR"]
-
-
-@by_release
-def test_with_kv_transfers_the_block_size_is_that_of_amds_llm_d_overlays(release: catalogue.Release):
-    assert release.vllm.block_size.kv_connector == 128
 
 
 @by_release
@@ -185,9 +166,8 @@ def test_vllms_cache_folders_are_inside_scratch_folders_of_the_container(release
 
 @by_release
 def test_every_image_of_a_release_has_a_fixed_version(release: catalogue.Release):
-    for image in (release.vllm.image, release.proxy.image, release.routing_sidecar.image):
-        assert image.tag != "latest"
-    assert release.endpoint_picker.image.tag != "latest"
+    parts = release.vllm, release.proxy, release.routing_sidecar, release.endpoint_picker
+    assert "latest" not in {part.image.tag for part in parts}
 
 
 @by_release
@@ -284,11 +264,6 @@ def test_environment_variables_set_the_folder_in_which_downloaded_crds_are_cache
     assert values.cache_folder() == tmp_path / "own"
 
 
-@pytest.mark.parametrize("name", release_names())
-def test_every_release_pins_its_crds(name):
-    assert all(len(digest) == 64 for digest in catalogue.release(name).crds.files.values())
-
-
 def test_the_docs_give_the_number_of_prefill_retries_in_the_sidecars_flags():
     release = default_release()
     (retries,) = [int(word.partition("=")[2]) for word in release.routing_sidecar.arguments if "max-retries" in word]
@@ -324,8 +299,7 @@ def test_each_known_limit_of_a_release_has_a_source():
 
 def all_releases() -> list[Release]:
     """All releases, the newest first."""
-    known = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
-    return sorted(known, key=lambda release: -release.order)
+    return sorted(RELEASES, key=lambda release: -release.order)
 
 
 def limits(release: Release) -> tuple[KnownLimit, ...]:

@@ -17,15 +17,10 @@ def only(*, cluster: Any = None, pool: Any = None, **changes: Any) -> Problem:
 
 
 def test_a_created_cluster_is_protected_private_and_without_ssh_key_by_default():
-    cluster = config.validate(cluster_layer()).cluster
-    assert isinstance(cluster, CreateCluster)
-    assert cluster.protect
-    assert cluster.api_endpoint.access == "private"
-    assert cluster.ssh_public_key is None
-
-
-def test_the_default_launch_mode_of_pools_is_a_managed_compute_cluster():
     result = config.validate(cluster_layer())
+    cluster = result.cluster
+    assert isinstance(cluster, CreateCluster)
+    assert (cluster.protect, cluster.api_endpoint.access, cluster.ssh_public_key) == (True, "private", None)
     assert result.gpu_pools[0].launch == "managed-compute-cluster"
     assert (result.system_pool.size, result.system_pool.shape) == (3, "VM.Standard.E5.Flex")
 
@@ -38,24 +33,20 @@ def test_a_node_image_to_import_is_configured_under_the_key_import():
     assert result.import_.name == "ubuntu"
 
 
+BAD_IMAGE = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "0" * 32}}
+
+
 @pytest.mark.parametrize(
     ("changes", "path", "accepted"),
     [
         ({"cluster": {"compartmentId": "prod"}}, "cluster.compartmentId", "an OCID"),
         ({"cluster": {"region": "Ashburn"}}, "cluster.region", "a region such as us-ashburn-1"),
-        (
-            {"cluster": {"kubernetesVersion": "1.34"}},
-            "cluster.kubernetesVersion",
-            "a Kubernetes version such as v1.34.2",
-        ),
+        ({"cluster": {"kubernetesVersion": "1.34"}}, "cluster.kubernetesVersion", "a Kubernetes version"),
         ({"cluster": {"cni": "calico"}}, "cluster.cni", "'vcn-native' or 'flannel'"),
         ({"cluster": {"servicesCidr": "10.96.0.0"}}, "cluster.servicesCidr", "an IPv4 range"),
         ({"cluster": {"imagePolicy": {"kmsKeyIds": []}}}, "cluster.imagePolicy.kmsKeyIds", "at least 1 item"),
-        (
-            {"cluster": {"oidc": {"issuerUrl": "http://x", "clientId": "a"}}},
-            "cluster.oidc.issuerUrl",
-            "begins with https://",
-        ),
+        ({"cluster": {"oidc": {"issuerUrl": "http://x", "clientId": "a"}}}, "cluster.oidc.issuerUrl", "begins with"),
+        ({"pool": {"image": BAD_IMAGE}}, "gpuPools[0].image.import.checksum", "md5: or sha256:"),
         ({"cluster": {"colour": "red"}}, "cluster.colour", "one of"),
         ({"pool": {"availabilityDomain": "AD-1"}}, "gpuPools[0].availabilityDomain", "the whole name"),
         ({"pool": {"faultDomains": ["1"]}}, "gpuPools[0].faultDomains[0]", "FAULT-DOMAIN-1"),
@@ -73,11 +64,6 @@ def test_invalid_cluster_settings_are_reported_in_terms_of_oci_and_kubernetes(
     problem = only(**changes)
     assert problem.path == path
     assert accepted in problem.accepted
-
-
-def test_a_node_images_checksum_without_its_algorithm_is_refused():
-    image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "0" * 32}}
-    assert "md5: or sha256:" in only(pool={"image": image}).accepted
 
 
 def test_all_missing_cluster_settings_are_reported_at_once():

@@ -55,12 +55,6 @@ def test_pulumi_settings_and_secrets_beside_the_stack_object_are_ignored(project
     assert loaded.namespace == "llm-d"
 
 
-def test_every_stack_file_of_the_project_can_be_loaded():
-    assert set(config.stacks(PROJECT)) >= {"guide", "guide-baseline", "rehearsal"}
-    for stack in config.stacks(PROJECT):
-        config.load(PROJECT, stack)
-
-
 def test_organization_and_project_before_a_stack_name_are_dropped(project: Path):
     write(project, STACK)
     assert config.load(project, "organization/llmd-oke/mine") == config.load(project, "mine")

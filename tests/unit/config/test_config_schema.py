@@ -32,8 +32,8 @@ def schema_fixture() -> dict[str, Any]:
     return stack_file_schema()
 
 
-def test_the_committed_stack_file_schema_is_up_to_date():
-    written = json.dumps(stack_file_schema(), indent=2) + "\n"
+def test_the_committed_stack_file_schema_is_up_to_date(schema: dict[str, Any]):
+    written = json.dumps(schema, indent=2) + "\n"
     assert (STACKS / "schema.json").read_text() == written, "stale: llmd-oke schema > stacks/schema.json"
 
 
@@ -43,10 +43,10 @@ def test_the_stack_file_schema_is_valid_json_schema(schema: dict[str, Any], vali
 
 
 @pytest.mark.parametrize("validator", VALIDATORS)
-@pytest.mark.parametrize("path", sorted(STACKS.glob("Pulumi.*.yaml")), ids=lambda path: path.name)
-def test_every_stack_file_is_valid_by_the_schema_and_refers_to_it(schema: dict[str, Any], path: Path, validator: Any):
-    validator(schema).validate(read_yaml(path))
-    assert path.read_text().startswith("# yaml-language-server: $schema=./schema.json\n")
+def test_every_stack_file_is_valid_by_the_schema_and_refers_to_it(schema: dict[str, Any], validator: Any):
+    for path in sorted(STACKS.glob("Pulumi.*.yaml")):
+        validator(schema).validate(read_yaml(path))
+        assert path.read_text().startswith("# yaml-language-server: $schema=./schema.json\n")
 
 
 @pytest.mark.parametrize("validator", VALIDATORS)
