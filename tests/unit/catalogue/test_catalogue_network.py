@@ -1,5 +1,6 @@
 """The data of the network: rules of security groups, the layout of a VCN, ranges to keep clear of."""
 
+from collections import Counter
 from ipaddress import IPv4Network
 from itertools import pairwise, product
 from typing import get_args
@@ -15,6 +16,21 @@ def test_every_security_rule_has_a_source_and_a_valid_description():
     for rule in RULES:
         assert rule.source, rule
         assert 0 < len(rule.description) <= 255, rule
+
+
+def test_security_rules_about_pods_apply_only_to_vcn_native_networks():
+    assert [rule for rule in RULES if "pods" in {*rule.roles, *rule.peers} and rule.cni != "vcn-native"] == []
+
+
+def test_no_security_rule_is_listed_twice():
+    singles = Counter(
+        single
+        for rule in RULES
+        for single in product(
+            rule.roles, rule.directions, rule.protocols, [rule.ports], [rule.source_ports], rule.peers, [rule.cni]
+        )
+    )
+    assert [single for single, count in singles.items() if count > 1] == []
 
 
 def test_each_egress_rule_to_a_security_group_has_a_matching_ingress_rule():
