@@ -137,20 +137,15 @@ def test_each_gpu_has_its_files_name_its_rates_and_one_node_type_with_eight_gpus
 
 
 def test_number_formats_that_a_gpu_lacks_are_computed_at_its_bf16_rate():
-    hopper, cdna4 = catalogue.gpu("H200"), catalogue.gpu("MI355X")
-    assert hopper is not None
-    assert cdna4 is not None
+    hopper, cdna4 = (gpu for gpu in GPUS if gpu.product in {"H200", "MI355X"})
     assert hopper.dense_tflops.of("mxfp4") == hopper.dense_tflops.bf16
     assert cdna4.dense_tflops.of("mxfp4") > cdna4.dense_tflops.of("fp8")
 
 
-def test_a_gpus_price_follows_from_its_shape():
+def test_a_gpus_price_follows_from_its_shape_and_an_unknown_gpu_has_none():
     node = catalogue.node_of_gpu("MI355X")
     assert node is not None
     assert node.price_usd_per_gpu_hour == pytest.approx(8.60)
-
-
-def test_a_gpu_outside_the_catalogue_has_no_node_type():
     assert catalogue.node_of_gpu("H300") is None
 
 

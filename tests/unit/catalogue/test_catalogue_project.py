@@ -13,6 +13,7 @@ from llmd_oke.catalogue.operations import prices
 from llmd_oke.catalogue.project import project_problems
 from llmd_oke.values import open_project, values_folder
 from project_entries import kit_entry, model_entry, write_entry
+from stack_files import known_model, known_shape
 
 MINE = "support-70b"
 ROOT = Path(__file__).parents[3]
@@ -27,8 +28,7 @@ def problem(project: Path, path: str, content: object) -> Problem:
 
 def test_a_catalogue_entry_of_the_project_is_added_to_those_of_the_kit(tmp_path: Path):
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE))
-    mine = catalogue.model(MINE)
-    assert mine is not None
+    mine = known_model(MINE)
     assert mine.repository == f"acme/{MINE}"
     assert set(catalogue.model_names()) >= {MINE, "gpt-oss-120b"}
     assert catalogue.model_of_repository(f"acme/{MINE}") == mine
@@ -37,9 +37,7 @@ def test_a_catalogue_entry_of_the_project_is_added_to_those_of_the_kit(tmp_path:
 
 def test_a_project_entry_replaces_the_kits_whole_entry_of_that_name(tmp_path: Path):
     write_entry(tmp_path, "gpus/MI300X", kit_entry("gpus/MI300X", memory_gib=100.0, node=None))
-    shape = catalogue.shape("BM.GPU.MI300X.8")
-    assert shape is not None
-    assert shape.gpu.memory_gib == 100.0
+    assert known_shape().gpu.memory_gib == 100.0
     own = origin("gpus", "MI300X")
     assert own is not None
     assert (own.file, own.replaces_kit) == ("values/gpus/MI300X.yaml", True)
@@ -66,9 +64,7 @@ def test_a_changed_catalogue_entry_is_read_again_when_its_project_is_reopened(tm
     write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, max_model_len=4096))
     os.utime(file, ns=(1, 1))
     open_project(tmp_path)
-    second = catalogue.model(MINE)
-    assert second is not None
-    assert second.max_model_len == 4096
+    assert known_model(MINE).max_model_len == 4096
 
 
 def test_values_in_the_kits_own_checkout_do_not_count_as_project_entries():
