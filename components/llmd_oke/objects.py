@@ -241,7 +241,7 @@ def resolve_release(ref: ReleaseRef, override: OverrideArgs | None = None) -> ca
     Raises:
         KitError: the catalogue has no such release.
     """
-    base = _entry(catalogue.release(ref), "release", ref, catalogue.release_names()) if isinstance(ref, str) else ref
+    base = _entry(catalogue.release(ref), "release", ref, catalogue.release_names) if isinstance(ref, str) else ref
     return with_override(base, catalogue.Override.model_validate(override)) if override else base
 
 
@@ -251,7 +251,7 @@ def resolve_model(ref: ModelRef) -> catalogue.CatalogueModel:
     Raises:
         KitError: the catalogue has no such model.
     """
-    return _entry(catalogue.model(ref), "model", ref, catalogue.model_names()) if isinstance(ref, str) else ref
+    return _entry(catalogue.model(ref), "model", ref, catalogue.model_names) if isinstance(ref, str) else ref
 
 
 def resolve_shape(ref: ShapeRef) -> catalogue.Shape:
@@ -260,12 +260,12 @@ def resolve_shape(ref: ShapeRef) -> catalogue.Shape:
     Raises:
         KitError: the catalogue has no such shape.
     """
-    return _entry(catalogue.shape(ref), "shape", ref, catalogue.shape_names()) if isinstance(ref, str) else ref
+    return _entry(catalogue.shape(ref), "shape", ref, catalogue.shape_names) if isinstance(ref, str) else ref
 
 
-def _entry(entry: Value | None, kind: str, name: str, names: list[str]) -> Value:
+def _entry(entry: Value | None, kind: str, name: str, names: Callable[[], list[str]]) -> Value:
     if entry is None:
-        raise KitError(f"The catalogue has no {kind} {name!r}.", f"Known: {', '.join(names)}.")
+        raise KitError(f"The catalogue has no {kind} {name!r}.", f"Known: {', '.join(names())}.")
     return entry
 
 

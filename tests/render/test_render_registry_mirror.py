@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from golden_stacks import CHOICES, COMPONENTS, varied_stack
+from golden_stacks import CHOICES, CLUSTER, COMPONENTS, CREATED, varied_stack
 from llmd_oke import planning
 from llmd_oke.catalogue import operators, release_names
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals
@@ -35,29 +35,34 @@ ELSEWHERE = re.compile(rf"(?<!{re.escape(PREFIX)}/)\b(docker\.io|ghcr\.io|quay\.
 RELEASE = "kubernetes:helm.sh/v3:Release"
 
 
+NO_RDMA = created_stack(monitoring="install", rdma="none", models=[model("agg-tp1-8r")])
 VARIANTS: dict[str, StackObject] = {
-    **{name: read(name) for name in stacks(PROJECT)},
-    **{name: varied_stack(change.choice) for name, change in CHOICES.items() if not change.secrets},
-    **{name: varied_stack(choice) for name, choice in COMPONENTS.items()},
+    "created-with-everything": CLUSTER,
+    "created-with-oke-plugin": created_stack(monitoring="install", gpuStack="oke-plugin"),
+    "created-without-rdma": {**NO_RDMA, "gpuStack": "helm-operator"},  # with the chart of Node Feature Discovery
+    "cluster-layer": cluster_layer(monitoring="install"),
+    "canary": varied_stack(COMPONENTS["Canary"]),
     **{f"release-{name}": stack(model("2p-tp1-2d-tp1"), release=name) for name in release_names()},
     **{
-        f"created-{gpu_stack}": created_stack(monitoring="install", gpuStack=gpu_stack)
-        for gpu_stack in ("helm-operator", "oke-plugin")
+        name: varied_stack(CHOICES[name].choice)
+        for name in (
+            *("kv-cache-in-memory-and-on-disk", "two-models", "proxy-image", "behind-a-gateway"),
+            *("servers-over-nodes", "disaggregated-set", "wide-expert-parallelism"),
+        )
     },
-    "created-without-rdma": created_stack(monitoring="install", rdma="none", models=[model("agg-tp1-8r")]),
-    "created-with-calico": created_stack(networkPolicies={"engine": "calico"}),
-    "cluster-layer": cluster_layer(monitoring="install"),
 }
-
-
-def with_mirror(variant: str) -> StackObject:
-    return {**VARIANTS[variant], **MIRROR}
+"""Stacks that together have every container of every component, and every chart."""
 
 
 @pytest.fixture(params=VARIANTS)
-def mirrored(request: pytest.FixtureRequest, rendered: Callable[..., Rendered]) -> Rendered:
-    """Each stack, each choice of a stack file and each release, with a private registry."""
-    return rendered(with_mirror(request.param))
+def config(request: pytest.FixtureRequest) -> StackObject:
+    """Each of these stacks with a private registry."""
+    return {**VARIANTS[request.param], **MIRROR}
+
+
+@pytest.fixture
+def mirrored(config: StackObject, rendered: Callable[..., Rendered]) -> Rendered:
+    return rendered(config)
 
 
 def declared_objects(rendered: Rendered) -> Iterator[Declared]:
@@ -126,13 +131,12 @@ def test_charts_are_pulled_from_the_private_registry(mirrored: Rendered):
     assert [release for release in releases if "repositoryOpts" in release] == []
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
 def test_digests_and_resource_names_are_the_same_with_a_private_registry(
-    rendered: Callable[..., Rendered], variant: str
+    rendered: Callable[..., Rendered], mirrored: Rendered, config: StackObject
 ):
-    before, after = rendered(VARIANTS[variant]), rendered(with_mirror(variant))
-    assert {resource.urn for resource in before.resources} == {resource.urn for resource in after.resources}
-    digests = [re.findall(r"sha256:[0-9a-f]{64}", json.dumps(pod_images(item))) for item in (before, after)]
+    plain = rendered({key: value for key, value in config.items() if key not in MIRROR})
+    assert {resource.urn for resource in plain.resources} == {resource.urn for resource in mirrored.resources}
+    digests = [re.findall(r"sha256:[0-9a-f]{64}", json.dumps(pod_images(item))) for item in (plain, mirrored)]
     assert digests[0] == digests[1]
 
 
@@ -146,15 +150,11 @@ def pod_images(rendered: Rendered) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_list_of_images_and_charts_to_mirror_has_every_one_that_is_pulled(
-    rendered: Callable[..., Rendered], variant: str
-):
-    config = with_mirror(variant)
+def test_the_list_of_images_and_charts_to_mirror_has_every_one_that_is_pulled(mirrored: Rendered, config: StackObject):
     plan = planning.plan(validate(config))
     wanted = {copy.destination.pinned for copy in copies(plan, MirrorRegistry(PREFIX))}
-    used = set(pod_images(rendered(config)))
-    used |= {text for text in texts([r.inputs for r in declared_objects(rendered(config))]) if IMAGE.fullmatch(text)}
+    used = set(pod_images(mirrored))
+    used |= {text for text in texts([r.inputs for r in declared_objects(mirrored)]) if IMAGE.fullmatch(text)}
     assert used - wanted == set()
     assert {item.image.pinned for item in pulled_images(plan)} <= wanted
 
@@ -162,15 +162,24 @@ def test_the_list_of_images_and_charts_to_mirror_has_every_one_that_is_pulled(
 IMAGE = re.compile(rf"{re.escape(PREFIX)}/[^\s:]+:[^\s]+")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_namespace_with_pods_has_the_pull_secret(rendered: Callable[..., Rendered], variant: str):
-    config = with_mirror(variant)
+def test_every_namespace_with_pods_has_the_pull_secret(mirrored: Rendered, config: StackObject):
     plan = planning.plan(validate(config))
     (advice,) = [advice for advice in plan.advice if advice.path == "registryMirror.pullSecret"]
     told = set(advice.text.rpartition(" is in ")[2].split(", "))
-    declared = list(declared_objects(rendered(config)))
+    declared = list(declared_objects(mirrored))
     of_pods = {r.inputs["metadata"]["namespace"] for r in declared if r.type != RELEASE and any(pods(r.inputs))}
     assert told == of_pods | {r.inputs["namespace"] for r in declared if r.type == RELEASE}
+
+
+def test_the_mirrored_stacks_pull_every_image_that_a_stack_of_the_golden_files_pulls():
+    golden = [change.choice for change in CHOICES.values() if not change.secrets] + [*COMPONENTS.values()]
+    others = [*map(varied_stack, golden), *CREATED.values(), *map(read, stacks(PROJECT))]
+
+    def pulled(configs: Iterable[StackObject]) -> set[tuple[str, str]]:
+        used = (images_of(planning.plan(validate(config))) for config in configs)
+        return {(item.path, item.image.repository) for images in used for item in images}
+
+    assert pulled(others) - pulled(VARIANTS.values()) == set()
 
 
 # What charts' default values bring, beside what the kit says: images that nothing here switches on.
@@ -278,7 +287,7 @@ def test_rendered_gitops_files_use_the_private_registry(rendered: Callable[..., 
 
 def jobs_of_commands() -> Iterator[Mapping[str, Any]]:
     """The Jobs that commands start in a cluster, which no stack declares."""
-    of = planning.plan(validate(with_mirror("rehearsal")))
+    of = planning.plan(validate({**read("rehearsal"), **MIRROR}))
     (served,) = of.models
     options = LoadOptions(shapes=("constant:1",), duration_s=60)
     for tool in ("own", "inference-perf"):
@@ -301,5 +310,5 @@ def test_jobs_that_commands_start_pull_from_the_private_registry():
 
 
 def test_the_status_command_expects_pods_to_run_images_of_the_private_registry():
-    of = planning.plan(validate(with_mirror("rehearsal")))
+    of = planning.plan(validate({**read("rehearsal"), **MIRROR}))
     assert all(image.startswith(f"{PREFIX}/") for image in planned_images(of).values())

@@ -5,6 +5,8 @@ definitions.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field
@@ -415,6 +417,7 @@ def release(name: str) -> Release | None:
     return entries.entry(RELEASES, name)
 
 
+@follows_project
 def _releases() -> list[Release]:
     """Return all releases of the catalogue, oldest first."""
     return sorted(
@@ -454,12 +457,19 @@ def crd_manifests(crds: CrdFiles) -> list[dict[str, Any]]:
     """Return the custom resource definitions of a release.
 
     Each file is read from the release's Go module if that is on the machine, otherwise over HTTPS, and its SHA-256 is
-    verified.
+    verified. Callers may not change what is returned: a file is parsed once.
 
     Raises:
         KitError: a file can't be read, or has a different SHA-256.
     """
     url = f"{crds.repository}/{crds.version}/{crds.folder}"
     cached, local = cache_folder() / "crds" / crds.version, module_folder(crds.module, crds.version) / crds.folder
-    files = (pinned_file(f"{url}/{name}", sha256, cached / name, local / name) for name, sha256 in crds.files.items())
-    return [read_yaml(file) for file in files]
+    return [
+        _definition(pinned_file(f"{url}/{name}", sha256, cached / name, local / name), sha256)
+        for name, sha256 in crds.files.items()
+    ]
+
+
+@cache
+def _definition(file: Path, _sha256: str) -> dict[str, Any]:
+    return read_yaml(file)
