@@ -1,7 +1,7 @@
 """`llmd-oke explain`: origins of rendered values, and what keys change, by rendering with other values."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from llmd_base.errors import KitError
 from llmd_oke.cli.main import app
 from llmd_oke.explain.explanation import FieldExplanation, KeyExplanation, explain_field, explain_key
 from llmd_oke.explain.probes import StackProbes, in_cluster, of_cluster, of_unit, whole
+from llmd_oke.gitops.rendering import declarations
 from llmd_oke.operators import calico
 from llmd_oke.planning import Plan
 from llmd_oke.program.declare import Declared
@@ -29,6 +30,21 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _each_plan_is_rendered_once() -> Iterator[None]:
+    known: dict[str, Sequence[Declared]] = {}
+
+    def once(*args: Any, **options: Any) -> Sequence[Declared]:
+        key = repr((args, options))
+        if key not in known:
+            known[key] = declarations(*args, **options)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmd_oke.explain.probes.declarations", once)
+        yield
+
+
 def field(project: Path, text: str, stack_name: str = "small") -> FieldExplanation:
     return explain_field(project, stack_name, text)
 
@@ -44,6 +60,7 @@ def origins(found: FieldExplanation) -> list[str]:
         ("spec.replicas", ["models[0].topology.decode.replicas"], None),
         ("containers[vllm].image", ["release"], "values/releases/llm-d-0.9.0.yaml"),
         ("env[UCX_TLS]", ["rdma"], "values/shapes/BM.GPU.MI300X.8.yaml"),
+        ("args[--tensor-parallel-size]", ["models[0].topology.decode.tensorParallelSize"], None),
     ],
 )
 def test_explaining_a_field_lists_the_stack_keys_and_catalogue_lines_that_set_it(
@@ -58,11 +75,6 @@ def test_explaining_a_field_lists_the_stack_keys_and_catalogue_lines_that_set_it
 def test_explaining_a_field_shows_each_catalogue_line_with_its_source_comment(project: Path):
     (line, *_) = field(project, "Deployment/gpt-oss-120b-decode.env[UCX_TLS]").catalogue
     assert line.text.startswith("UCX_TLS: self,sm,rocm,rc # ")
-
-
-def test_explaining_the_vllm_flag_tensor_parallel_size_names_its_topology_key(project: Path):
-    found = field(project, "Deployment/gpt-oss-120b-decode.containers[vllm].args[--tensor-parallel-size]")
-    assert origins(found) == ["models[0].topology.decode.tensorParallelSize"]
 
 
 def test_explaining_a_field_of_a_models_second_copy_names_its_stack_file_key(project: Path):

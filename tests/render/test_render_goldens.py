@@ -286,7 +286,10 @@ def lay_out(node: yaml.Node) -> int:
     return width
 
 
-class Readable(yaml.SafeDumper):
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class Readable(_Dumper):
     """YAML without aliases, and with texts of several lines as blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:
