@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.testing import Declared, Rendered, without_hash
-from llmd_oke.values import module_folder
+from llmd_oke.values import module_folder, read_yaml
+from llmd_rehearsal.plugin_values import is_list, is_map
 from llmd_rehearsal.programs import locate
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -73,3 +76,32 @@ def by_urn(rendered: Rendered) -> dict[tuple[str, str], Declared]:
         return f"{types(parent)}${resource.type}" if parent else resource.type
 
     return {(types(resource), without_hash(resource.name)): resource for resource in rendered.resources}
+
+
+def validate_by_definition(manifest: Mapping[str, Any], file: Path) -> None:
+    """Raise where an object isn't valid by the custom resource definition in a file, or has a field that it lacks; skip
+    where the file is absent.
+    """
+    if not file.is_file():
+        pytest.skip(f"{file} is absent")
+    _validator(file, manifest["apiVersion"].rpartition("/")[2]).validate(manifest)
+
+
+@cache
+def _validator(file: Path, version: str) -> Any:
+    """Return the validator of a definition. The schema itself isn't checked: a pattern of one is none of Python's."""
+    (served,) = [item for item in read_yaml(file)["spec"]["versions"] if item["name"] == version]
+    closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
+    return jsonschema.Draft202012Validator({**closed, "additionalProperties": True})
+
+
+def without_unknown_fields(schema: Any) -> Any:
+    """The schema with unknown fields refused; the API server would drop them without a word."""
+    if is_list(schema):
+        return [without_unknown_fields(part) for part in schema]
+    if not is_map(schema):
+        return schema
+    closed = {key: without_unknown_fields(part) for key, part in schema.items()}
+    if is_map(closed.get("properties")) and closed["properties"] and "additionalProperties" not in closed:
+        closed["additionalProperties"] = False
+    return closed

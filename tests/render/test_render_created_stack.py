@@ -7,10 +7,8 @@ from typing import Any
 
 import pulumi
 import pytest
-import yaml
 from created_cluster import LOOKUP_RESULTS, cluster_layer, created
-from llmd_oke.catalogue.operations import oci_resources as oci_resources_of_the_catalogue
-from llmd_oke.cluster.gpu_pool import Launch
+from golden_stacks import CREATED_CHOICES
 from llmd_oke.config import validate
 from llmd_oke.program import program
 from llmd_oke.program.access import owns_oci_resources
@@ -19,7 +17,7 @@ from llmd_rehearsal.oci_plugin.bridge import compare
 from llmd_rehearsal.oci_plugin.facts import resource_of
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
 from render_support import by_urn
-from stack_files import model
+from stack_files import StackObject, created_pool, model, ocid
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 JOB = "kubernetes:batch/v1:Job"
@@ -36,33 +34,23 @@ def of_prefix(stack: Rendered, prefix: str) -> list[str]:
     return [resource.name for resource in stack.resources if resource.type.startswith(prefix)]
 
 
+GUARDED = {
+    "network": {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}},
+    "kmsKeyId": ocid("key"),
+    "imagePolicy": {"kmsKeyIds": [ocid("key", "images")]},
+    "oidc": {"issuerUrl": "https://token.example.com", "clientId": "kubernetes"},
+}
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"cni": "flannel"},
-        {"network": {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}},
-        {"apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}},
-        {"kmsKeyId": "ocid1.key.oc1.iad.k", "imagePolicy": {"kmsKeyIds": ["ocid1.key.oc1.iad.s"]}},
-        {"oidc": {"issuerUrl": "https://token.example.com", "clientId": "kubernetes"}},
-    ],
+    "config",
+    [cluster_layer(), cluster_layer(cluster=GUARDED), CREATED_CHOICES["public-api-server"][1]],
+    ids=["defaults", "keys-and-bastion", "public-api-server"],
 )
-def test_both_supported_oci_plug_ins_know_all_arguments_of_a_created_stack(rendered: Any, changes: dict[str, Any]):
-    for resource in oci_resources(rendered(cluster_layer(cluster=changes))):
+def test_both_supported_oci_plug_ins_know_all_arguments_of_a_created_stack(rendered: Any, config: StackObject):
+    for resource in oci_resources(rendered(config)):
         assert contract_breaches(resource) == [], resource.name
         assert unknown_to_installed_plugin(resource) == [], resource.name
-
-
-@pytest.mark.parametrize("mode", [launch for launch in Launch if launch != Launch.PLAIN])
-@pytest.mark.parametrize("kind", ["file-storage", "lustre"])
-def test_oci_resources_that_the_recover_command_looks_up_by_tag_have_the_stacks_tag(
-    rendered: Any, mode: str, kind: str
-):
-    stack = rendered(created(pool={"launch": mode}, storage={"modelCache": {"kind": kind}}))
-    types = oci_resources_of_the_catalogue().resources
-    for resource in oci_resources(stack):
-        if types[resource.type].tagged and not types[resource.type].again:
-            assert resource.inputs["freeformTags"]["llmd-oke/stack"] == "llmd-oke/test", resource.name
 
 
 def test_a_stack_of_the_cluster_layer_declares_no_models(rendered: Any):
@@ -359,9 +347,9 @@ def test_objects_of_an_existing_cluster_are_deleted_one_by_one(rehearsal: Render
     assert not [resource for resource in rehearsal.resources if resource.deleted_with]
 
 
-@pytest.mark.parametrize("protect", [True, False])
-def test_cluster_and_pools_are_protected_by_default(rendered: Any, protect: bool):
-    stack = rendered(cluster_layer(cluster={"protect": protect}))
+@pytest.mark.parametrize(("changes", "protect"), [({}, True), ({"protect": False}, False)])
+def test_cluster_and_pools_are_protected_by_default(rendered: Any, changes: dict[str, Any], protect: bool):
+    stack = rendered(cluster_layer(cluster=changes))
     kinds = ("cluster:Cluster", "nodePool:NodePool", "computeCluster:ComputeCluster")
     guarded = [resource for resource in stack.resources if resource.type.endswith(kinds)]
     assert len(guarded) == 4
@@ -369,16 +357,12 @@ def test_cluster_and_pools_are_protected_by_default(rendered: Any, protect: bool
 
 
 def test_a_tunnel_changes_only_the_api_servers_address_among_the_declared_resources(rendered: Any):
-    def resources(settings: dict[str, str]) -> dict[tuple[str, str], str]:
-        plain = {"llmd-oke:stack": json.dumps(cluster_layer()), **settings}
-        stack = declared(program, config=plain)
-        return {(r.type, r.name): yaml.safe_dump(dict(r.inputs)) for r in stack.resources}
-
-    straight = resources({})
-    tunnelled = resources({"llmd-oke:apiServer": "https://127.0.0.1:6443"})
-    changed = {key for key in straight if straight[key] != tunnelled[key]}
-    assert {type_ for type_, _ in changed} == {"pulumi:providers:kubernetes"}
-    assert "127.0.0.1:6443" in tunnelled["pulumi:providers:kubernetes", "operators"]
+    straight = rendered(cluster_layer())
+    tunnelled = rendered(cluster_layer(), apiServer="https://127.0.0.1:6443")
+    pairs = zip(straight.resources, tunnelled.resources, strict=True)
+    changed = [tunnel for plain, tunnel in pairs if plain.inputs != tunnel.inputs]
+    assert {resource.type for resource in changed} == {"pulumi:providers:kubernetes"}
+    assert "127.0.0.1:6443" in changed[0].inputs["kubeconfig"]
 
 
 def test_gpu_nodes_have_okes_gpu_device_plug_in_disabled_unless_the_stack_uses_it(rendered: Any):
@@ -392,8 +376,8 @@ def test_gpu_nodes_have_okes_gpu_device_plug_in_disabled_unless_the_stack_uses_i
 
 
 def test_every_pool_of_the_stack_file_is_declared(rendered: Any):
-    stack = rendered(cluster_layer(cpuPools=[{"name": "monitoring", "shape": "VM.Standard.E5.Flex"}]))
-    assert of_prefix(stack, NODE_POOL) == ["mi300x-node-pool", "monitoring-node-pool", "system-node-pool"]
+    stack = rendered(created(cpuPools=[{"name": "routers", "shape": "VM.Standard.E5.Flex"}]))
+    assert of_prefix(stack, NODE_POOL) == ["mi300x-node-pool", "routers-node-pool", "system-node-pool"]
 
 
 def test_gpu_nodes_boot_from_the_image_that_the_stack_imports(rendered: Any):
@@ -451,35 +435,35 @@ def test_file_storage_can_be_mounted_only_from_the_nodes_subnet_and_privileged_p
     assert mounting(stack)["requirePrivilegedSourcePort"] is True
 
 
-@pytest.mark.parametrize(("kind", "mounts"), [("file-storage", True), ("node-disk", False)])
+@pytest.mark.parametrize(("kind", "mounts"), [("file-storage", True), ("lustre", False)])
 def test_gpu_nodes_install_nfs_only_if_the_model_cache_is_on_file_storage(rendered: Any, kind: str, mounts: bool):
-    stack = rendered(cluster_layer(storage={"modelCache": {"kind": kind}}))
+    stack = rendered(created(storage={"modelCache": {"kind": kind}}))
     user_data = stack.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeMetadata"]["user_data"]
     assert ("nfs-common" in base64.b64decode(user_data).decode()) is mounts
 
 
-@pytest.mark.parametrize(
-    ("rdma", "pool", "policy"),
-    [
-        ("sriov-vf", {}, "--topology-manager-policy=best-effort --topology-manager-scope=container"),
-        (
-            "sriov-vf",
-            {"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"},
-            "restricted --topology-manager-scope=pod",
-        ),
-        ("sriov-vf", {"topologyManagerPolicy": "none"}, None),
-        ("none", {}, None),
-    ],
-)
-def test_kubelets_have_the_pools_topology_manager_policy_unless_rdma_is_disabled(
-    rendered: Any, rdma: str, pool: dict[str, Any], policy: str | None
-):
-    stack = rendered({**cluster_layer(pool=pool), "rdma": rdma})
-    user_data = base64.b64decode(
-        stack.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeMetadata"]["user_data"]
-    ).decode()
-    assert ("topology-manager" in user_data) is (policy is not None)
-    assert policy is None or policy in user_data
+def test_kubelets_have_the_pools_topology_manager_policy_unless_rdma_is_disabled(rendered: Any):
+    pools = [
+        created_pool(name="usual"),
+        created_pool(name="own", topologyManagerPolicy="restricted", topologyManagerScope="pod"),
+        created_pool(name="off", topologyManagerPolicy="none"),
+    ]
+
+    def arguments(rdma: str) -> dict[str, list[str]]:
+        stack = rendered({**cluster_layer(), "gpuPools": pools, "rdma": rdma})
+        scripts = {
+            item.inputs["name"]: base64.b64decode(item.inputs["nodeMetadata"]["user_data"]).decode()
+            for item in stack.of_type(NODE_POOL)
+        }
+        return {name: re.findall(r"--topology-manager-\S+=[a-z-]+", scripts[name]) for name in ("usual", "own", "off")}
+
+    with_rdma = {
+        "usual": ["--topology-manager-policy=best-effort", "--topology-manager-scope=container"],
+        "own": ["--topology-manager-policy=restricted", "--topology-manager-scope=pod"],
+        "off": [],
+    }
+    assert arguments("sriov-vf") == with_rdma
+    assert arguments("none") == {**with_rdma, "usual": []}
 
 
 @pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
@@ -512,25 +496,27 @@ def test_servers_pre_warming_smoke_jobs_and_canaries_tolerate_taints_of_gpu_pool
     assert set(map(tuple, pods.values())) == {(("amd.com/gpu", "present"), ("example.com/team", "a"))}
 
 
-def test_a_stack_exports_the_bastion_that_leads_to_its_private_endpoint(rendered: Any):
+def named(name: str) -> StackObject:
+    """A cluster of a name with a bastion."""
     network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}
-    assert rendered(cluster_layer(cluster={"network": network})).outputs["bastion_id"] == "network-bastion"
+    return cluster_layer(cluster={"name": name, "network": network})
+
+
+def test_a_stack_exports_the_bastion_that_leads_to_its_private_endpoint(rendered: Any):
+    assert rendered(named("prod")).outputs["bastion_id"] == "network-bastion"
     assert rendered(cluster_layer()).outputs["bastion_id"] is None
 
 
 def test_renaming_a_cluster_does_not_change_its_kubernetes_provider(rendered: Any):
-    def urns(name: str) -> list[tuple[str, str]]:
-        return list(by_urn(rendered(cluster_layer(cluster={"name": name}))))
-
-    assert urns("renamed") == urns("prod")
+    before, after = (list(by_urn(rendered(named(name)))) for name in ("prod", "renamed"))
+    assert before == after
 
 
 def test_renaming_an_oke_cluster_updates_cluster_network_and_pools_in_place(rendered: Any):
     """The plug-in replaces what can't be renamed: policies and the bastion."""
 
     def resources(name: str) -> dict[tuple[str, str], Declared]:
-        network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}
-        made = by_urn(rendered(cluster_layer(cluster={"name": name, "network": network})))
+        made = by_urn(rendered(named(name)))
         return {urn: resource for urn, resource in made.items() if resource.type.startswith("oci:")}
 
     before = resources("prod")

@@ -1,13 +1,11 @@
 """Prefill and decode servers as roles of a DisaggregatedSet, and the Job that waits for them."""
 
-import jsonschema
 import pytest
 from llmd_oke.catalogue.serving import leader_worker_sets
 from llmd_oke.operations.guards import gpus_of
-from llmd_oke.values import module_folder, read_yaml
-from render_support import selects
+from llmd_oke.values import module_folder
+from render_support import selects, validate_by_definition
 from stack_files import created_stack, model
-from test_render_valid import without_unknown_fields
 
 WIDE = "1p-tp1dp16ep-1d-tp1dp16ep"
 RELEASE = {"release": "llm-d-0.10.0"}
@@ -82,13 +80,8 @@ def test_pods_of_a_disaggregatedset_are_those_of_deployments_and_a_digest(togeth
 
 def test_a_disaggregatedset_is_valid_by_its_definition(together):
     source = leader_worker_sets().definitions
-    folder = module_folder(source.module, source.version)
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is absent")
     name = next(file for file in source.files if "disaggregatedset" in file)
-    (served,) = read_yaml(folder / source.folder / name)["spec"]["versions"]
-    closed = without_unknown_fields(served["schema"]["openAPIV3Schema"]["properties"]["spec"])
-    jsonschema.validate(both(together)["spec"], closed)
+    validate_by_definition(both(together), module_folder(source.module, source.version) / source.folder / name)
 
 
 def test_budgets_and_network_policies_choose_the_pods_of_each_role(together):

@@ -3,16 +3,13 @@
 import json
 from typing import Any
 
-import jsonschema
 import pytest
 from llmd_oke.catalogue.serving import gateway_provider, gateway_provider_names
 from llmd_oke.gitops.rendering import rendering_of
 from llmd_oke.serving.envoy_bounds import bounds, listener_bounds, manager_bounds
 from llmd_oke.testing import Rendered, without_hash
-from llmd_oke.values import read_yaml
-from render_support import SHARED_DATA, pod
+from render_support import SHARED_DATA, pod, validate_by_definition
 from stack_files import created_stack, model, stack
-from test_render_valid import without_unknown_fields
 
 EPP = "gpt-oss-120b-epp"
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
@@ -42,13 +39,8 @@ def istio(rendered: Any) -> Rendered:
 def test_custom_objects_of_the_gateway_api_are_valid_by_their_crds(provided: Rendered):
     kinds = {"Gateway": "gateways", "HTTPRoute": "httproutes"}
     for manifest in [m for m in provided.manifests() if m["kind"] in kinds]:
-        definition = SHARED_DATA / "crds" / f"gateway.networking.k8s.io_{kinds[manifest['kind']]}.yaml"
-        if not definition.is_file():
-            pytest.skip(f"{definition} is absent")
-        versions = read_yaml(definition)["spec"]["versions"]
-        (served,) = [version for version in versions if version["name"] == "v1"]
-        closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
-        jsonschema.validate(manifest, {**closed, "additionalProperties": True})
+        name = f"gateway.networking.k8s.io_{kinds[manifest['kind']]}.yaml"
+        validate_by_definition(manifest, SHARED_DATA / "crds" / name)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 import subprocess
 import sys
+from collections.abc import Callable
 
 from created_cluster import created
-from llmd_oke.testing import render
+from llmd_oke.testing import Rendered
 from llmd_rehearsal.engine_operations import CREATED_CLUSTER_MODULES
 
 
-def test_rendering_a_created_cluster_imports_every_module_that_is_preloaded():
-    render(created())
+def test_rendering_a_created_cluster_imports_every_module_that_is_preloaded(rendered: Callable[..., Rendered]):
+    rendered(created())
     assert set(CREATED_CLUSTER_MODULES) <= sys.modules.keys()
 
 

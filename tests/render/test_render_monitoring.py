@@ -4,15 +4,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jsonschema
 import pytest
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.serving.monitoring import ModelMonitoringArgs, monitoring_manifests
 from llmd_oke.testing import Rendered
-from llmd_oke.values import read_yaml, read_yaml_documents
-from render_support import SHARED_DATA, selects
+from llmd_oke.values import read_yaml_documents
+from render_support import SHARED_DATA, selects, validate_by_definition
 from stack_files import created_stack
-from test_render_valid import without_unknown_fields
 
 UPSTREAM = SHARED_DATA / "router-chart-0.10.0" / "standalone-monitoring.yaml"
 KINDS = {"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
@@ -36,15 +34,9 @@ def test_a_stack_without_monitoring_declares_no_monitoring_resource(rehearsal: R
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pod_monitors_and_rules_are_valid_by_their_crds(watched: Rendered, kind: str) -> None:
-    definition = SHARED_DATA / "crds" / f"monitoring.coreos.com_{KINDS[kind]}.yaml"
-    if not definition.is_file():
-        pytest.skip(f"{definition} is absent")
-    (served,) = read_yaml(definition)["spec"]["versions"]
-    closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
     assert of_kind(watched, kind)
     for manifest in of_kind(watched, kind):
-        # A pattern of the definition is none of Python's: the schema itself isn't checked.
-        jsonschema.Draft202012Validator({**closed, "additionalProperties": True}).validate(manifest)
+        validate_by_definition(manifest, SHARED_DATA / "crds" / f"monitoring.coreos.com_{KINDS[kind]}.yaml")
 
 
 def test_each_router_has_the_upstream_charts_monitor_except_for_token_and_version(watched: Rendered) -> None:

@@ -1,6 +1,5 @@
 """Servers that span nodes: LeaderWorkerSets, and what their pods are told and let do."""
 
-import jsonschema
 import pulumi
 import pytest
 from llmd_oke import planning
@@ -8,9 +7,9 @@ from llmd_oke.catalogue.serving import leader_worker_sets
 from llmd_oke.operations.guards import gpus_of
 from llmd_oke.planning.container_images import images_of
 from llmd_oke.program.access import ClusterIdentity
-from llmd_oke.values import module_folder, read_yaml
+from llmd_oke.values import module_folder
+from render_support import validate_by_definition
 from stack_files import created_stack, model, stack
-from test_render_valid import without_unknown_fields
 
 TOPOLOGY = "1p-tp1dp16ep-1d-tp1dp16ep"
 NAMES = ("gpt-oss-120b-prefill", "gpt-oss-120b-decode")
@@ -52,13 +51,9 @@ def test_an_update_waits_until_all_pod_groups_of_a_leaderworkerset_are_available
 
 def test_leaderworkersets_are_valid_by_their_crd(wide):
     source = leader_worker_sets().definitions
-    folder = module_folder(source.module, source.version)
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is absent")
-    (served,) = read_yaml(folder / source.folder / next(iter(source.files)))["spec"]["versions"]
-    closed = without_unknown_fields(served["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    folder = module_folder(source.module, source.version) / source.folder
     for name in NAMES:
-        jsonschema.validate(leader_worker_set(wide, name)["spec"], closed)
+        validate_by_definition(leader_worker_set(wide, name), folder / next(iter(source.files)))
 
 
 def test_pods_of_a_server_over_nodes_get_rank_and_address_from_leaderworkerset(wide):

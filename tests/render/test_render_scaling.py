@@ -1,12 +1,9 @@
 """Servers that come and go with the load: their ScaledObjects, and Deployments whose number is left alone."""
 
-import jsonschema
 import pytest
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.testing import without_hash
-from llmd_oke.values import read_yaml
-from render_support import SHARED_DATA
-from test_render_valid import without_unknown_fields
+from render_support import SHARED_DATA, validate_by_definition
 
 PREFILL, DECODE = "gpt-oss-120b-prefill", "gpt-oss-120b-decode"
 SCALING = {
@@ -41,13 +38,9 @@ def test_each_autoscaled_deployment_has_one_scaledobject_with_its_limits(scaled)
 
 
 def test_scaledobjects_are_valid_by_their_crd(scaled):
-    definition = SHARED_DATA / "crds" / "keda.sh_scaledobjects.yaml"
-    if not definition.is_file():
-        pytest.skip(f"{definition} is absent")
-    (served,) = read_yaml(definition)["spec"]["versions"]
-    closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
     for name in (PREFILL, DECODE):
-        jsonschema.validate(scaled.kubernetes("ScaledObject", name), {**closed, "additionalProperties": True})
+        definition = SHARED_DATA / "crds" / "keda.sh_scaledobjects.yaml"
+        validate_by_definition(scaled.kubernetes("ScaledObject", name), definition)
 
 
 def test_each_scaling_threshold_is_a_trigger_of_its_own(scaled):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from created_cluster import cluster_layer, created
+from llmd_oke.catalogue.operations import oci_resources as oci_resources_of_the_catalogue
 from llmd_oke.cluster.gpu_pool import Launch
 from llmd_oke.testing import Declared, Rendered
 from llmd_oke.values import read_yaml
@@ -102,6 +103,14 @@ def test_every_taggable_resource_has_the_stacks_tags(rendered: Any, launch: Laun
 def test_version_4_of_the_oci_plug_in_accepts_all_tags(rendered: Any, launch: Launch):
     for resource in tagged(rendered, launch):
         assert contract_breaches(resource) == [], resource.name
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_oci_resources_that_the_recover_command_looks_up_by_tag_have_the_stacks_tag(rendered: Any, launch: Launch):
+    types = oci_resources_of_the_catalogue().resources
+    for resource in tagged(rendered, launch):
+        if types[resource.type].tagged and not types[resource.type].again:
+            assert resource.inputs["freeformTags"]["llmd-oke/stack"] == "llmd-oke/test", resource.name
 
 
 def test_load_balancers_and_volumes_that_oke_creates_get_the_stacks_tags(rendered: Any):
