@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from created_cluster import cluster_layer
 from llmd_oke.testing import Rendered
 from stack_files import COMPARTMENT, TENANCY
@@ -17,9 +18,16 @@ BUDGET_TYPE, RULE = "oci:Budget/budget:Budget", "oci:Budget/rule:Rule"
 Render = Callable[..., Rendered]
 
 
-def test_a_budget_in_the_root_compartment_targets_the_clusters_compartment(rendered: Render):
+@pytest.fixture
+def budgeted(rendered: Render) -> Rendered:
+    """A tagged cluster with a budget, outside of its tenancy's home region."""
     tags = {"freeform": {"team": "a"}, "defined": {"Operations": {"CostCenter": "42"}}}
-    (budget,) = rendered(cluster_layer(budget=BUDGET, tags=tags)).of_type(BUDGET_TYPE)
+    elsewhere = {"iam": {"homeRegion": "us-phoenix-1", "domainUrl": "https://idcs-0.identity.oraclecloud.com:443"}}
+    return rendered(cluster_layer(budget=BUDGET, tags=tags, cluster=elsewhere))
+
+
+def test_a_budget_in_the_root_compartment_targets_the_clusters_compartment(budgeted: Rendered):
+    (budget,) = budgeted.of_type(BUDGET_TYPE)
     assert {key: budget.inputs[key] for key in ("compartmentId", "targets", "targetType", "amount", "resetPeriod")} == {
         "compartmentId": TENANCY,
         "targets": [COMPARTMENT],
@@ -31,8 +39,8 @@ def test_a_budget_in_the_root_compartment_targets_the_clusters_compartment(rende
     assert budget.inputs["definedTags"] == {"Operations.CostCenter": "42"}
 
 
-def test_each_budget_alert_is_a_rule_that_notifies_all_recipients(rendered: Render):
-    rules = {rule.name: rule.inputs for rule in rendered(cluster_layer(budget=BUDGET)).of_type(RULE)}
+def test_each_budget_alert_is_a_rule_that_notifies_all_recipients(budgeted: Rendered):
+    rules = {rule.name: rule.inputs for rule in budgeted.of_type(RULE)}
     assert {name: (rule["type"], rule["threshold"]) for name, rule in rules.items()} == {
         "budget-spent-50": ("ACTUAL", 50),
         "budget-forecast-99.5": ("FORECAST", 99.5),
@@ -40,11 +48,9 @@ def test_each_budget_alert_is_a_rule_that_notifies_all_recipients(rendered: Rend
     assert {rule["recipients"] for rule in rules.values()} == {"ops@example.com, finance@example.com"}
 
 
-def test_a_budget_is_created_in_the_tenancys_home_region(rendered: Render):
-    elsewhere = {"iam": {"homeRegion": "us-phoenix-1", "domainUrl": "https://idcs-0.identity.oraclecloud.com:443"}}
-    made = rendered(cluster_layer(budget=BUDGET, cluster=elsewhere))
-    providers = {item.urn: item.inputs["region"] for item in made.of_type("pulumi:providers:oci")}
-    (budget,) = made.of_type(BUDGET_TYPE)
+def test_a_budget_is_created_in_the_tenancys_home_region(budgeted: Rendered):
+    providers = {item.urn: item.inputs["region"] for item in budgeted.of_type("pulumi:providers:oci")}
+    (budget,) = budgeted.of_type(BUDGET_TYPE)
     assert providers[budget.provider.rpartition("::")[0]] == "us-phoenix-1"
 
 

@@ -9,14 +9,13 @@ import pulumi
 import pytest
 from created_cluster import LOOKUP_RESULTS, cluster_layer, created
 from golden_stacks import CREATED_CHOICES
-from llmd_oke.config import validate
 from llmd_oke.program import program
 from llmd_oke.program.access import owns_oci_resources
 from llmd_oke.testing import KUBECONFIG, ClusterMocks, Declared, Rendered, declared
 from llmd_rehearsal.oci_plugin.bridge import compare
 from llmd_rehearsal.oci_plugin.facts import resource_of
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
-from render_support import by_urn
+from render_support import by_urn, need_definitions
 from stack_files import StackObject, created_pool, model, ocid
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
@@ -90,12 +89,11 @@ class OtherStack(ClusterMocks):
 def serving_stack(taints: list[dict[str, str]]) -> Rendered:
     config = created(layer="serving", clusterStack="org/llmd-oke/prod-cluster", pool={"taints": taints})
     config.pop("cluster")
-    validate(config)
+    need_definitions(config["release"])
     return declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=OtherStack())
 
 
-def test_a_serving_stack_reads_its_cluster_from_the_outputs_of_the_cluster_stack(rendered: Any):
-    rendered(created())
+def test_a_serving_stack_reads_its_cluster_from_the_outputs_of_the_cluster_stack():
     stack = serving_stack([{"key": "team", "value": "search"}])
     provider = stack.resource("pulumi:providers:kubernetes", "cluster")
     assert provider.inputs["clusterIdentifier"] == "ocid1.cluster.oc1.iad.c"
@@ -106,8 +104,7 @@ def test_a_serving_stack_reads_its_cluster_from_the_outputs_of_the_cluster_stack
     assert set(stack.outputs) == {"namespace", "endpoints", "topologies"}
 
 
-def test_a_serving_layer_whose_pods_lack_a_toleration_of_the_nodes_taint_is_refused(rendered: Any):
-    rendered(created())
+def test_a_serving_layer_whose_pods_lack_a_toleration_of_the_nodes_taint_is_refused():
     with pytest.raises(pulumi.RunError, match=r"gpuPools\[0\].taints: .*team=search:NoSchedule"):
         serving_stack([])
 

@@ -8,10 +8,13 @@ from created_cluster import cluster_layer, created
 from llmd_oke.program import program
 from llmd_oke.testing import ClusterMocks, Declared, Rendered, declared
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
+from render_support import need_definitions
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 ADD_ON = "oci:ContainerEngine/addon:Addon"
 SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
+SETTINGS = {"name": "ClusterAutoscaler", "configurations": {"scaleDownUnneededTime": "60m"}}
+WITHOUT_MODELS = cluster_layer(pool={"scaling": SCALED}, cluster={"addOns": [SETTINGS]})
 
 
 @pytest.fixture
@@ -51,6 +54,12 @@ def test_the_cluster_autoscaler_follows_the_node_gate_and_no_model_waits_for_it(
     assert not any(own.urn in item.depends_on for item in scaled.resources)
 
 
+def downloading(rendered: Any, scaling: dict[str, Any]) -> Rendered:
+    """A stack whose servers find their weights on nodes' disks."""
+    disks = {"modelCache": {"kind": "node-disk"}, "prewarm": {"timeoutS": 5000}}
+    return rendered(created(pool={"scaling": scaling}, storage=disks))
+
+
 def gate(stack: Rendered) -> Declared:
     return stack.resource("kubernetes:batch/v1:Job", "mi300x-gate-job")
 
@@ -64,17 +73,16 @@ def awaited(stack: Rendered) -> str:
 
 
 def test_the_node_gate_waits_for_the_nodes_that_initial_servers_need(rendered: Any):
-    fewer = {**SCALED, "minSize": 1}
-    assert awaited(rendered(created(pool={"scaling": fewer}))) == "2"
-    assert awaited(rendered(created(pool={"scaling": {**SCALED, "minSize": 5}}))) == "5"
+    assert awaited(downloading(rendered, {**SCALED, "minSize": 1})) == "2"
+    assert awaited(downloading(rendered, {**SCALED, "minSize": 5})) == "5"
 
 
 def test_without_models_the_node_gate_waits_for_the_initial_size_of_each_pool(rendered: Any):
-    assert awaited(rendered(cluster_layer(pool={"scaling": SCALED}))) == "9"
+    assert awaited(rendered(WITHOUT_MODELS)) == "9"
 
 
-def test_the_node_gate_of_an_autoscaled_pool_runs_only_once(rendered: Any):
-    first = gate(rendered(created(pool={"scaling": SCALED})))
+def test_the_node_gate_of_an_autoscaled_pool_runs_only_once(rendered: Any, scaled: Rendered):
+    first = gate(scaled)
     model = {**created()["models"][0], "topology": "16p-tp1-8d-tp2"}
     later = gate(rendered(created(pool={"scaling": {**SCALED, "minSize": 3}, "size": 10}, models=[model])))
     assert later.inputs["metadata"]["name"] == first.inputs["metadata"]["name"]
@@ -95,24 +103,22 @@ class SmallerPool(ClusterMocks):
         return matches, outputs
 
 
-def test_no_node_gate_waits_for_more_nodes_than_an_autoscaled_pool_has_at_first(rendered: Any):
+def test_no_node_gate_waits_for_more_nodes_than_an_autoscaled_pool_has_at_first():
     config = created(pool={"scaling": SCALED})
-    rendered(config)
+    need_definitions(config["release"])
     stack = declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=SmallerPool())
     assert awaited(stack) == "1"
 
 
 def test_weights_are_pre_warmed_on_the_nodes_that_the_node_gate_waits_for(rendered: Any):
-    scaling = {**SCALED, "minSize": 1}
-    stack = rendered(created(pool={"scaling": scaling}, storage={"modelCache": {"kind": "node-disk"}}))
+    stack = downloading(rendered, {**SCALED, "minSize": 1})
     (job,) = (item for item in stack.of_type("kubernetes:batch/v1:Job") if "prewarm" in item.name)
     assert (job.inputs["spec"]["completions"], awaited(stack)) == (2, "2")
 
 
 def test_servers_on_autoscaled_nodes_have_time_to_download_weights(rendered: Any):
-    disks = {"modelCache": {"kind": "node-disk"}, "prewarm": {"timeoutS": 5000}}
-    for scaling, download_s in ((SCALED, 5000), ({"mode": "fixed"}, 0)):
-        stack = rendered(created(pool={"scaling": scaling}, storage=disks))
+    for scaling, download_s in (({**SCALED, "minSize": 1}, 5000), ({"mode": "fixed"}, 0)):
+        stack = downloading(rendered, scaling)
         deployment = stack.kubernetes_resource("Deployment", "gpt-oss-120b-decode")
         assert deployment.inputs["spec"]["progressDeadlineSeconds"] == 4200 + download_s
         assert deployment.timeouts["create"] == f"{4200 + download_s}s"
@@ -126,9 +132,9 @@ def test_the_cluster_autoscaler_gets_iam_permissions_of_its_own(scaled: Rendered
 
 
 def test_autoscaler_settings_of_the_stack_file_are_merged_into_the_add_on(rendered: Any):
-    own = {"name": "ClusterAutoscaler", "configurations": {"scaleDownUnneededTime": "60m"}}
-    stack = rendered(created(pool={"scaling": SCALED}, cluster={"addOns": [own]}))
-    assert autoscaler(stack)["scaleDownUnneededTime"] == "60m"
+    settings = autoscaler(rendered(WITHOUT_MODELS))
+    assert settings["scaleDownUnneededTime"] == "60m"
+    assert settings["nodes"] == "2:12:mi300x-node-pool"
 
 
 def test_no_cluster_autoscaler_is_declared_if_no_pool_is_autoscaled(rendered: Any):

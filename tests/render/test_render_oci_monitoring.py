@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from created_cluster import cluster_layer
 from llmd_oke.testing import Rendered
-from stack_files import COMPARTMENT, ocid
+from stack_files import COMPARTMENT, created_pool, ocid
 
 ALARM, TOPIC, SUBSCRIPTION = (
     "oci:Monitoring/alarm:Alarm",
@@ -78,18 +78,19 @@ def test_pod_logs_are_collected_by_oci_agents_of_the_nodes_dynamic_group(rendere
     assert [text for text in statements if text.endswith(f"to use log-content in compartment id {COMPARTMENT}")]
 
 
-@pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
 @pytest.mark.parametrize(("pods", "state"), [(True, "ENABLED"), (False, "DISABLED")])
 def test_self_managed_nodes_enable_ocis_log_agent_if_pod_logs_are_collected(
-    rendered: Render, launch: str, *, pods: bool, state: str
+    rendered: Render, *, pods: bool, state: str
 ):
-    made = rendered(cluster_layer(pool={"launch": launch}, ociMonitoring={"logs": {"pods": pods}}))
-    launched = [instance.inputs for instance in made.of_type("oci:Core/instance:Instance")] or [
-        configuration.inputs["instanceDetails"]["launchDetails"]
-        for configuration in made.of_type("oci:Core/instanceConfiguration:InstanceConfiguration")
-    ]
+    pools = [created_pool(name=launch, launch=launch) for launch in ("cluster-network", "compute-cluster-instances")]
+    made = rendered({**cluster_layer(ociMonitoring={"logs": {"pods": pods}}), "gpuPools": pools})
+    launched = [instance.inputs for instance in made.of_type("oci:Core/instance:Instance")]
+    assert launched
+    (configuration,) = made.of_type("oci:Core/instanceConfiguration:InstanceConfiguration")
+    launched.append(configuration.inputs["instanceDetails"]["launchDetails"])
     plugins = [plugin for inputs in launched for plugin in inputs["agentConfig"]["pluginsConfigs"]]
-    assert {plugin["desiredState"] for plugin in plugins if plugin["name"] == "Custom Logs Monitoring"} == {state}
+    states = [plugin["desiredState"] for plugin in plugins if plugin["name"] == "Custom Logs Monitoring"]
+    assert states == [state] * len(launched)
 
 
 def test_a_stack_without_oci_monitoring_declares_no_alarm_topic_or_log(rendered: Render):

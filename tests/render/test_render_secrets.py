@@ -22,10 +22,11 @@ SECRETS = {
 PLANTED = ("planted-image-link", "planted-source", "hf_planted_token")
 
 
-def whole(rendered: Any, source: str = "object-storage") -> Rendered:
-    config = created(pool={"image": {"import": IMPORT}})
+def whole(rendered: Any, source: str | None = "object-storage") -> Rendered:
+    """A stack with all of these secrets, and with weights on nodes' disks if they have a source."""
     cache = {"modelCache": {"kind": "node-disk", "path": "/mnt/nvme/models"}, "prewarm": {"source": source}}
-    return rendered({**config, "storage": cache}, **SECRETS)
+    storage = cache if source else {"modelCache": {"kind": "none"}}
+    return rendered(created(pool={"image": {"import": IMPORT}}, storage=storage), **SECRETS)
 
 
 def places(value: Any, text: str, path: str = "") -> list[str]:
@@ -78,21 +79,14 @@ def test_a_server_with_pre_warmed_weights_is_offline_and_has_no_hugging_face_tok
 
 
 @pytest.mark.parametrize(
-    ("cache", "source", "holders"),
-    [
-        ("node-disk", "object-storage", set()),
-        ("node-disk", "hugging-face", {"prewarm"}),
-        ("none", None, {"vllm"}),
-    ],
+    ("source", "holders"), [("object-storage", set()), ("hugging-face", {"prewarm"}), (None, {"vllm"})]
 )
 def test_only_containers_that_download_from_hugging_face_get_the_token(
-    rendered: Any, cache: str, source: str | None, holders: set[str]
+    rendered: Any, source: str | None, holders: set[str]
 ):
-    storage = {"modelCache": {"kind": cache}, **({"prewarm": {"source": source}} if source else {})}
-    stack = rendered({**created(pool={"image": {"import": IMPORT}}), "storage": storage}, **SECRETS)
     texts: set[str] = set()
     containers: dict[str, bool] = {}
-    for manifest in stack.manifests():
+    for manifest in whole(rendered, source).manifests():
         spec = manifest.get("spec", {}).get("template", {}).get("spec", {})
         for container in [*spec.get("initContainers", ()), *spec.get("containers", ())]:
             named = [item["valueFrom"] for item in container.get("env", ()) if item["name"] == "HF_TOKEN"]
