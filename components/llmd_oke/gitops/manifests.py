@@ -119,14 +119,17 @@ def dump(document: Mapping[str, Any]) -> str:
     return yaml.dump({**first, **document}, Dumper=_Dumper, sort_keys=False, width=_UNFOLDED, allow_unicode=True)
 
 
-class _Dumper(yaml.SafeDumper):
+_LibYaml: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Dumper(_LibYaml):
     """YAML dumper that chooses the style of each string, and writes no anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's method
         return True
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _text(dumper: Any, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text else "'" if _AMBIGUOUS.fullmatch(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
