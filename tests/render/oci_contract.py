@@ -6,6 +6,7 @@ published plug-in, where that file is.
 
 import inspect
 import json
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -78,6 +79,13 @@ def need_schema() -> dict[str, Any]:
 @cache
 def _schema() -> dict[str, Any]:
     return json.loads(SCHEMA.read_text())
+
+
+def require_known_arguments(resources: Iterable[Declared]) -> None:
+    """Fail where a supported plug-in would refuse an input; skip where the schema of 4.20 is not on the machine."""
+    own = list(resources)
+    assert {item.name: keys for item in own if (keys := unknown_to_installed_plugin(item))} == {}
+    assert {item.name: breaches for item in own if (breaches := contract_breaches(item))} == {}
 
 
 def contract_breaches(resource: Declared) -> list[str]:

@@ -14,7 +14,7 @@ from llmd_oke.program.access import owns_oci_resources
 from llmd_oke.testing import KUBECONFIG, ClusterMocks, Declared, Rendered, declared
 from llmd_rehearsal.oci_plugin.bridge import compare
 from llmd_rehearsal.oci_plugin.facts import resource_of
-from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
+from oci_contract import oci_resources, require_known_arguments
 from render_support import by_urn, need_definitions
 from stack_files import StackObject, created_pool, model, ocid
 
@@ -47,9 +47,7 @@ GUARDED = {
     ids=["defaults", "keys-and-bastion", "public-api-server"],
 )
 def test_both_supported_oci_plug_ins_know_all_arguments_of_a_created_stack(rendered: Any, config: StackObject):
-    for resource in oci_resources(rendered(config)):
-        assert contract_breaches(resource) == [], resource.name
-        assert unknown_to_installed_plugin(resource) == [], resource.name
+    require_known_arguments(oci_resources(rendered(config)))
 
 
 def test_a_stack_of_the_cluster_layer_declares_no_models(rendered: Any):

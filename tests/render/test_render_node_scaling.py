@@ -7,7 +7,7 @@ import pytest
 from created_cluster import cluster_layer, created
 from llmd_oke.program import program
 from llmd_oke.testing import ClusterMocks, Declared, Rendered, declared
-from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
+from oci_contract import oci_resources, require_known_arguments
 from render_support import need_definitions
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
@@ -143,6 +143,4 @@ def test_no_cluster_autoscaler_is_declared_if_no_pool_is_autoscaled(rendered: An
 
 
 def test_both_supported_oci_plug_in_versions_know_every_argument_of_autoscaled_pools(scaled: Rendered):
-    for resource in oci_resources(scaled):
-        assert contract_breaches(resource) == []
-        assert unknown_to_installed_plugin(resource) == []
+    require_known_arguments(oci_resources(scaled))

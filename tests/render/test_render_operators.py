@@ -40,28 +40,6 @@ def helm_operator() -> Rendered:
     return rendered(program)
 
 
-@pytest.mark.parametrize(
-    ("name", "chart", "version", "repository", "namespace"),
-    [
-        ("cert-manager", "oci://quay.io/jetstack/charts/cert-manager", "v1.20.2", None, "cert-manager"),
-        (
-            "node-feature-discovery",
-            "oci://registry.k8s.io/nfd/charts/node-feature-discovery",
-            "0.18.3",
-            None,
-            "node-feature-discovery",
-        ),
-        ("amd-gpu-operator", "gpu-operator-charts", "v1.5.1", "https://rocm.github.io/gpu-operator", "kube-amd-gpu"),
-    ],
-)
-def test_each_operator_is_a_helm_release_of_pinned_version_in_its_own_namespace(
-    helm_operator, name, chart, version, repository, namespace
-):
-    release = helm_operator.resource(RELEASE, f"{name}-release").inputs
-    assert (release["chart"], release["version"], release["namespace"]) == (chart, version, namespace)
-    assert release.get("repositoryOpts", {}).get("repo") == repository
-
-
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
 def test_helm_releases_have_the_same_timeout_as_their_pulumi_resource(helm_operator, name):
     release = helm_operator.resource(RELEASE, f"{name}-release")
@@ -97,10 +75,6 @@ def test_the_amd_gpu_operator_is_installed_after_its_dependencies(helm_operator)
     assert needed <= set(component.depends_on)
 
 
-def test_outputs_of_the_amd_gpu_operator_are_its_namespace_and_device_config(helm_operator):
-    assert helm_operator.outputs == {"namespace": "kube-amd-gpu", "device_config": "gpus"}
-
-
 def test_the_amd_deviceconfig_can_select_nodes_by_their_oci_shape():
     selector = {"node.kubernetes.io/instance-type": SHAPE}
     matches = rendered(lambda: AmdGpuOperator("gpu", {"node_selector": selector}))
@@ -131,25 +105,10 @@ def rdma() -> Rendered:
     return rendered(program)
 
 
-def test_the_rdma_network_declares_the_network_operators_custom_resources(rdma):
-    kinds = sorted(manifest["kind"] for manifest in rdma.manifests())
-    assert kinds == ["IPPool", "SriovNetwork", "SriovNetworkNodePolicy", "SriovNetworkPoolConfig"]
-    namespaces = {manifest["metadata"]["namespace"] for manifest in rdma.manifests()}
-    assert namespaces == {"nvidia-network-operator"}
-
-
 def test_sr_iov_policies_are_created_after_the_limit_on_simultaneously_drained_nodes(rdma):
     policy = rdma.kubernetes_resource("SriovNetworkNodePolicy", "bm-gpu-mi300x-8")
     assert rdma.kubernetes_resource("SriovNetworkPoolConfig", "rdma-vf").urn in policy.depends_on
     assert rdma.kubernetes_resource("IPPool", "sriov-pool").urn in policy.depends_on
-
-
-def test_the_rdma_network_outputs_the_resources_that_pods_request(rdma):
-    assert rdma.outputs == {
-        "resources": ["nvidia.com/sriov-rdma-vf"],
-        "networks": ["default/sriov-rdma-vf"],
-        "namespace": "nvidia-network-operator",
-    }
 
 
 def test_an_operator_for_an_unknown_shape_is_refused_with_the_shapes_name():
