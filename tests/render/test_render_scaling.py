@@ -26,27 +26,10 @@ def triggers(rendered, name):
     return {trigger["name"]: trigger for trigger in spec(rendered, name)["triggers"]}
 
 
-def test_each_autoscaled_deployment_has_one_scaledobject_with_its_limits(scaled):
-    matches = {m["metadata"]["name"]: m["spec"] for m in scaled.manifests() if m["kind"] == "ScaledObject"}
-    assert {without_hash(name): (s["minReplicaCount"], s["maxReplicaCount"]) for name, s in matches.items()} == {
-        PREFILL: (4, 16),
-        DECODE: (2, 8),
-    }
-    for name, item in matches.items():
-        assert scaled.kubernetes("Deployment", name)
-        assert item["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
-
-
 def test_scaledobjects_are_valid_by_their_crd(scaled):
     for name in (PREFILL, DECODE):
         definition = SHARED_DATA / "crds" / "keda.sh_scaledobjects.yaml"
         validate_by_definition(scaled.kubernetes("ScaledObject", name), definition)
-
-
-def test_each_scaling_threshold_is_a_trigger_of_its_own(scaled):
-    thresholds = {name: trigger["metadata"]["threshold"] for name, trigger in triggers(scaled, DECODE).items()}
-    assert thresholds == {"requests": "40", "kv-cache-usage": "0.8", "prefill-prompt-tokens-per-s": "40000"}
-    assert triggers(scaled, PREFILL)["prompt-tokens-per-s"]["metadata"]["threshold"] == "20000"
 
 
 def test_prefill_servers_also_scale_by_decode_load_in_the_proportion_of_the_topology(scaled):
