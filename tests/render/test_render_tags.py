@@ -78,8 +78,8 @@ def test_the_kits_list_of_taggable_resources_equals_the_oci_plug_ins_schema():
     } == recorded
 
 
-def tagged(rendered: Any, launch: Launch) -> list[Declared]:
-    """Return what a stack with tags creates in OCI, with a bit of everything."""
+def tagged(rendered: Any, launch: Launch, **tags: Any) -> list[Declared]:
+    """Return what a stack with tags, or with others, creates in OCI, with a bit of everything."""
     kind = "lustre" if launch is Launch.CLUSTER_NETWORK else "file-storage"
     changes: dict[str, Any] = {
         "rdma": "none" if launch is Launch.PLAIN else "sriov-vf",
@@ -89,7 +89,9 @@ def tagged(rendered: Any, launch: Launch) -> list[Declared]:
     network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}, "publicLoadBalancers": True}
     style = "classic" if launch is Launch.PLAIN else "identity-domain"
     cluster: dict[str, Any] = {"network": network, "iam": {"homeRegion": "us-phoenix-1", "style": style}}
-    return oci_resources(rendered(cluster_layer(pool={"launch": launch}, cluster=cluster, tags=TAGS, **changes)))
+    return oci_resources(
+        rendered(cluster_layer(pool={"launch": launch}, cluster=cluster, **(tags or {"tags": TAGS}), **changes))
+    )
 
 
 @pytest.mark.parametrize("launch", list(Launch))
@@ -145,9 +147,8 @@ def test_the_oci_provider_ignores_oracles_tags_and_those_the_stack_file_lists(re
 
 @pytest.mark.parametrize("launch", list(Launch))
 def test_changed_tags_are_updated_in_place(rendered: Any, launch: Launch):
-    changes: dict[str, Any] = {"rdma": "none" if launch is Launch.PLAIN else "sriov-vf"}
-    stacks = [rendered(cluster_layer(pool={"launch": launch}, **changes, **tags)) for tags in ({}, {"tags": TAGS})]
-    before, after = ({item.urn: item for item in oci_resources(made)} for made in stacks)
+    stacks = (tagged(rendered, launch, tags={}), tagged(rendered, launch))
+    before, after = ({item.urn: item for item in made} for made in stacks)
     replaced = {
         item.name: compare(resource_of(item.type), item.inputs, after[urn].inputs, set()).replaces
         for urn, item in before.items()
