@@ -16,7 +16,7 @@ from llmd_rehearsal.oci_plugin.bridge import compare
 from llmd_rehearsal.oci_plugin.facts import resource_of
 from llmd_rehearsal.plugin_values import is_list, is_map
 from oci_contract import need_schema, oci_resources, require_known_arguments
-from stack_files import existing_cluster, ocid, stack
+from stack_files import created_pool, existing_cluster, ocid, stack
 
 TAGS = {"freeform": {"team": "inference"}, "defined": {"Operations": {"CostCenter": "42"}}}
 FREEFORM = {"llmd-oke/stack": "llmd-oke/test", "team": "inference"}
@@ -179,13 +179,11 @@ def test_a_load_balancer_keeps_its_clusters_tags_unless_the_stack_has_tags(
     assert set(overrides) == kinds
 
 
-@pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
 @pytest.mark.parametrize("style", ["classic", "identity-domain"])
-def test_only_instances_with_the_stacks_tag_are_in_the_dynamic_group_that_may_join(
-    rendered: Any, launch: str, style: str
-):
+def test_only_instances_with_the_stacks_tag_are_in_the_dynamic_group_that_may_join(rendered: Any, style: str):
     iam = {"homeRegion": "us-ashburn-1", "style": style, "nodeTag": "Operations.Cluster"}
-    made = oci_resources(rendered(cluster_layer(pool={"launch": launch}, cluster={"iam": iam})))
+    pools = [created_pool(name=launch, launch=launch) for launch in ("cluster-network", "compute-cluster-instances")]
+    made = oci_resources(rendered({**cluster_layer(cluster={"iam": iam}), "gpuPools": pools}))
     (group,) = (item for item in made if "ynamic" in item.type)
     rule = re.fullmatch(
         r"ALL \{instance.compartment.id = '.+', tag.Operations.Cluster.value = '(prod-us-ashburn-1-[0-9a-f]{6})'\}",
@@ -193,9 +191,7 @@ def test_only_instances_with_the_stacks_tag_are_in_the_dynamic_group_that_may_jo
     )
     assert rule is not None
     launched = [item.inputs for item in made if item.type == "oci:Core/instance:Instance"]
-    launched += [
-        item.inputs["instanceDetails"]["launchDetails"]
-        for item in made
-        if item.type == "oci:Core/instanceConfiguration:InstanceConfiguration"
-    ]
+    assert launched
+    (configuration,) = (item for item in made if item.type == "oci:Core/instanceConfiguration:InstanceConfiguration")
+    launched.append(configuration.inputs["instanceDetails"]["launchDetails"])
     assert {inputs["definedTags"]["Operations.Cluster"] for inputs in launched} == {rule[1]}
