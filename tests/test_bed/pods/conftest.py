@@ -1,6 +1,7 @@
 """One cluster for all tests of the pod runner; each test has a namespace of its own."""
 
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -24,3 +25,10 @@ def pod_cluster(tmp_path_factory: pytest.TempPathFactory, shared_by_folder: Exit
     shared_by_folder.callback(cluster.cluster.stop)
     shared_by_folder.callback(cluster.api.close)
     return cluster
+
+
+@pytest.fixture(autouse=True)
+def _ending_namespaces(pod_cluster: PodCluster) -> Iterator[None]:
+    """End the namespaces that a test makes itself, after those of wider fixtures were made."""
+    with pod_cluster.ending_namespaces():
+        yield

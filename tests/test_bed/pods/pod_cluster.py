@@ -4,8 +4,9 @@ import json
 import os
 import ssl
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,8 @@ class PodCluster:
     cluster: LocalCluster
     state: Path
     api: httpx2.Client
+    namespaces: list[str] = field(default_factory=list)
+    """Paths of the namespaces that tests made and that were not ended yet."""
 
     @classmethod
     def started(cls, state: Path) -> "PodCluster":
@@ -122,8 +125,27 @@ class PodCluster:
         """Make a namespace and wait for what a pod needs of it; give the path of its core objects."""
         self.create("/api/v1/namespaces", f"metadata: {{name: {name}}}")
         path = f"/api/v1/namespaces/{name}"
+        self.namespaces.append(path)
         self.wait(f"{path}/serviceaccounts", "default", lambda _: True)
         return path
+
+    @contextmanager
+    def ending_namespaces(self) -> Generator[None]:
+        """End namespaces that are made meanwhile: probed servers and endpoint pickers take processor time."""
+        before = len(self.namespaces)
+        try:
+            yield
+        finally:
+            while len(self.namespaces) > before:
+                path = self.namespaces.pop()
+                self.api.delete(path)
+                self.api.delete(f"{path}/pods", params={"gracePeriodSeconds": "0"})
+
+    def define(self, definition: Object) -> None:
+        """Have the API server know a custom resource definition, where it doesn't yet, and wait until it serves it."""
+        collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        self.api.post(collection, json=definition)
+        self.wait(collection, definition["metadata"]["name"], has_condition("Established"))
 
     def get(self, path: str) -> Object:
         response = self.api.get(path)
@@ -178,9 +200,17 @@ def phase_is(phase: str) -> Callable[[Object], bool]:
     return lambda pod: pod.get("status", {}).get("phase") == phase
 
 
-def is_ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+def has_condition(*kinds: str) -> Callable[[Object], bool]:
+    """Tell of an object whether one of these conditions holds."""
+
+    def holds(item: Object) -> bool:
+        conditions: list[Object] = item.get("status", {}).get("conditions") or []
+        return any(one["type"] in kinds and one["status"] == "True" for one in conditions)
+
+    return holds
+
+
+is_ready = has_condition("Ready")
 
 
 def container(pod: Object, name: str) -> Object:

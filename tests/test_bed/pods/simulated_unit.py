@@ -3,15 +3,12 @@
 import json
 from dataclasses import dataclass
 
-import pytest
 from llmd_oke import catalogue
-from llmd_oke.serving import labels, picker_config, router
-from pod_cluster import Object, PodCluster, is_ready, program_of
-from test_router_in_cluster import PLURALS, create_definitions, release_of, with_few_processors
+from llmd_oke.serving import labels, picker_config
+from pod_cluster import PodCluster, is_ready
+from routers_for_tests import route, router_namespace
 
 SERVERS_RELEASE = "llm-d-0.9.0"
-ROUTER_RELEASES = ("llm-d-0.6.0", "llm-d-0.9.0")
-"""Releases whose endpoint pickers (v0.7.1, v0.10.0) tests may find on a machine."""
 MODEL, SERVERS, BLOCK = "Qwen/Qwen3-8B", 4, 16
 LARGE_MODEL = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
 """A model whose long answers take longer than any test needs."""
@@ -38,12 +35,8 @@ class Namespace:
     @classmethod
     def made(cls, cluster: PodCluster, name: str, router_release: str) -> "Namespace":
         """Make a namespace for that release, with its name; skip where the endpoint picker is missing."""
-        release = release_of(router_release)
-        if program_of("envoy") is None:
-            pytest.skip("no envoy on this machine")
         full = f"{name}-{router_release.replace('.', '-')}"
-        cluster.namespace(full)
-        create_definitions(cluster, release)
+        router_namespace(cluster, full, router_release)
         return cls(cluster, full, router_release)
 
     @property
@@ -74,14 +67,7 @@ class Namespace:
             "replicas": 1,
             **router_args,
         }
-        for manifest in with_few_processors(router.router_manifests(args)):
-            response = self.cluster.api.post(f"/{PLURALS[manifest['kind']].format(self.name)}", json=manifest)
-            assert response.is_success, response.text
-        self.cluster.wait(f"/apis/apps/v1/namespaces/{self.name}/deployments", f"{unit}-epp", _has_a_router)
-        address = self.cluster.get(f"{self.core}/services/{unit}-epp")["spec"]["clusterIP"]
-        again = ("--retry-connrefused", "--retry", "30", "--retry-delay", "1")
-        self.cluster.inside("curl", "-sS", *again, f"http://{address}/")
-        return f"{address}:80"
+        return route(self.cluster, args)
 
     def remove(self, unit: str) -> None:
         """Delete a unit's servers and router, whose endpoint picker reads its servers 20 times a second."""
@@ -98,7 +84,3 @@ class Namespace:
             sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{metric}{{"))
             for text in texts
         ]
-
-
-def _has_a_router(deployment: Object) -> bool:
-    return deployment.get("status", {}).get("readyReplicas", 0) >= 1

@@ -1,9 +1,11 @@
 """The gate between nodes and models, run in a pod against a real API server."""
 
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
 import pytest
+import yaml
 from pod_cluster import Object, PodCluster, container, phase_is
 
 pytestmark = pytest.mark.rehearsal
@@ -60,15 +62,16 @@ status: {system: {rdmaMode: shared}}
 
 
 @pytest.fixture(scope="module")
-def pods(pod_cluster: PodCluster) -> str:
+def pods(pod_cluster: PodCluster) -> Iterator[str]:
     """The collection of pods in the namespace of an account that may read nodes."""
-    core = pod_cluster.namespace("gate")
-    program = (resources.files("llmd_pods") / "gate_program.py").read_text()
-    body: dict[str, Any] = {"metadata": {"name": "gate"}, "data": {"gate.py": program}}
-    assert pod_cluster.api.post(f"{core}/configmaps", json=body).is_success
-    pod_cluster.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", RIGHTS)
-    pod_cluster.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", BINDING)
-    return f"{core}/pods"
+    with pod_cluster.ending_namespaces():
+        core = pod_cluster.namespace("gate")
+        program = (resources.files("llmd_pods") / "gate_program.py").read_text()
+        body: dict[str, Any] = {"metadata": {"name": "gate"}, "data": {"gate.py": program}}
+        assert pod_cluster.api.post(f"{core}/configmaps", json=body).is_success
+        pod_cluster.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", RIGHTS)
+        pod_cluster.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", BINDING)
+        yield f"{core}/pods"
 
 
 def _ended(pod_cluster: PodCluster, pods: str, name: str, phase: str, **wanted: int) -> Object:
@@ -94,14 +97,7 @@ def test_the_node_gate_fails_and_names_a_node_without_all_its_gpus(pod_cluster: 
 def test_the_node_gate_fails_for_a_node_whose_network_namespaces_share_rdma_devices(
     pod_cluster: PodCluster, pods: str
 ) -> None:
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    pod_cluster.create(definitions, STATES)
-
-    def established(definition: Object) -> bool:
-        conditions = definition.get("status", {}).get("conditions") or []
-        return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
-
-    pod_cluster.wait(definitions, "sriovnetworknodestates.sriovnetwork.openshift.io", established)
+    pod_cluster.define(yaml.safe_load(STATES))
     pod_cluster.create("/apis/sriovnetwork.openshift.io/v1/namespaces/gate/sriovnetworknodestates", SHARED)
     ended = _ended(pod_cluster, pods, "shared", "Failed", nodes=1, gpus=8)
     assert ended["message"] == (

@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from pod_cluster import Object, PodCluster, container, is_ready, phase_is
+from pod_cluster import Object, PodCluster, container, has_condition, is_ready, phase_is
 
 pytestmark = pytest.mark.rehearsal
 
@@ -55,9 +55,7 @@ spec:
 """
 
 
-def test_init_containers_and_sidecars_start_in_order_and_end_with_their_job(
-    pod_cluster: PodCluster,
-) -> None:
+def test_init_containers_and_sidecars_start_in_order_and_end_with_their_job(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("order") + "/pods"
     pod_cluster.create(pods, ORDER)
     pod = pod_cluster.wait(pods, "order", phase_is("Succeeded"))
@@ -164,9 +162,7 @@ spec:
 """
 
 
-def test_a_pod_gets_ready_after_a_failed_liveness_probe_restarted_its_container(
-    pod_cluster: PodCluster,
-) -> None:
+def test_a_pod_gets_ready_after_a_failed_liveness_probe_restarted_its_container(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("probed") + "/pods"
     pod_cluster.create(pods, PROBED)
     status = container(pod_cluster.wait(pods, "probed", is_ready), "main")
@@ -177,7 +173,7 @@ def test_a_pod_gets_ready_after_a_failed_liveness_probe_restarted_its_container(
 
 
 JOB = """
-metadata: {{name: {name}, namespace: jobs}}
+metadata: {{name: job}}
 spec:
   backoffLimit: 0
   template:
@@ -191,16 +187,11 @@ spec:
 def test_jobs_succeed_or_fail_by_their_exit_codes(
     pod_cluster: PodCluster, name: str, code: int, condition: str
 ) -> None:
-    if pod_cluster.api.get("/api/v1/namespaces/jobs").is_error:
-        pod_cluster.namespace("jobs")
-    jobs = "/apis/batch/v1/namespaces/jobs/jobs"
-    pod_cluster.create(jobs, JOB.format(name=name, code=code))
-
-    def ended(job: Object) -> bool:
-        return any(item["type"] == condition for item in job.get("status", {}).get("conditions", []))
-
-    pod_cluster.wait(jobs, name, ended)
-    pods = pod_cluster.get(f"/api/v1/namespaces/jobs/pods?labelSelector=job-name%3D{name}")["items"]
+    core = pod_cluster.namespace(name)
+    jobs = f"/apis/batch/v1/namespaces/{name}/jobs"
+    pod_cluster.create(jobs, JOB.format(code=code))
+    pod_cluster.wait(jobs, "job", has_condition(condition))
+    pods = pod_cluster.get(f"{core}/pods")["items"]
     assert [container(pod, "main")["state"]["terminated"]["exitCode"] for pod in pods] == [code]
 
 
@@ -357,9 +348,7 @@ def test_a_deleted_pod_gets_sigterm_first_and_leaves_only_its_logs(pod_cluster: 
     assert pod_cluster.log("leave", "leaver", "main") == "told\n"
 
 
-def test_a_node_without_power_ends_its_pods_and_runs_them_again_once_it_is_back(
-    pod_cluster: PodCluster,
-) -> None:
+def test_a_node_without_power_ends_its_pods_and_runs_them_again_once_it_is_back(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("power")
     manifest = """
     metadata: {name: %s, namespace: power}
@@ -431,9 +420,7 @@ spec:
 """
 
 
-def test_programs_in_pods_get_less_cpu_priority_than_simulated_model_servers(
-    pod_cluster: PodCluster,
-) -> None:
+def test_programs_in_pods_get_less_cpu_priority_than_simulated_model_servers(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("modest") + "/pods"
     pod_cluster.create(pods, MODEST)
     pod_cluster.wait(pods, "modest", phase_is("Succeeded"))
@@ -463,9 +450,7 @@ ASKED = "until [ $(wc -l < {log}) -ge {times} ]; do sleep 0.1; done"
 STANDSTILL_S = 8
 
 
-def test_a_node_agent_paused_beyond_a_probes_timeout_restarts_no_container(
-    pod_cluster: PodCluster,
-) -> None:
+def test_a_node_agent_paused_beyond_a_probes_timeout_restarts_no_container(pod_cluster: PodCluster) -> None:
     """Each failed question would end its container; SIGSTOP and SIGCONT are the standstill."""
     pods = pod_cluster.namespace("standstill") + "/pods"
     pod = yaml.safe_load(SLOW)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -148,14 +148,15 @@ class Policed:
         return True
 
 
-@pytest.fixture
-def policed(pod_cluster: PodCluster, request: pytest.FixtureRequest) -> Iterator[Policed]:
-    why = (pod_cluster.state / "network-policies").read_text()
-    if why:
+@pytest.fixture(scope="module")
+def enforced(pod_cluster: PodCluster) -> None:
+    if why := (pod_cluster.state / "network-policies").read_text():
         pytest.skip(f"this machine enforces no policies: {why}")
-    created = Policed(pod_cluster, request.node.name.replace("_", "-")[-40:].strip("-"))
-    yield created
-    pod_cluster.api.delete(created.core)
+
+
+@pytest.fixture
+def policed(pod_cluster: PodCluster, enforced: None, request: pytest.FixtureRequest) -> Policed:
+    return Policed(pod_cluster, request.node.name.replace("_", "-")[-40:].strip("-"))
 
 
 def test_a_network_policy_admits_only_named_peers_until_it_is_deleted(
@@ -254,22 +255,23 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def visits(pod_cluster: PodCluster) -> Mapping[str, Mapping[str, list[int]]]:
+def visits(pod_cluster: PodCluster, enforced: None) -> Mapping[str, Mapping[str, list[int]]]:
     """Ports of servers of each role that pods of all kinds reach, past the policies that the kit declares."""
-    why = (pod_cluster.state / "network-policies").read_text()
-    if why:
-        pytest.skip(f"this machine enforces no policies: {why}")
-    namespace = "visited"
-    core, policies = pod_cluster.namespace(namespace), "/apis/networking.k8s.io/v1/namespaces/visited/networkpolicies"
+    with pod_cluster.ending_namespaces():
+        return _visits(pod_cluster, "visited")
+
+
+def _visits(cluster: PodCluster, namespace: str) -> dict[str, dict[str, list[int]]]:
+    core, policies = cluster.namespace(namespace), f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
     roles = ("prefill", "decode", "aggregated")
     selectors = {role: dict(labels.role_selector("u", role)) for role in roles}
     for role, selector in selectors.items():
         rules = network_policies.servers_rules("u", role, routed=True, control_plane=None)
         manifest = network_policies.policy({"name": role}, selector, rules, [network_policies.anywhere()])
-        response = pod_cluster.api.post(policies, json=manifest)
+        response = cluster.api.post(policies, json=manifest)
         assert response.is_success, response.text
-        pod_cluster.create(f"{core}/pods", MODEL_SERVER.format(role=role, labels=json.dumps(selector), ports=PORTS))
-    servers = {role: pod_cluster.wait(f"{core}/pods", role, is_ready)["status"]["podIP"] for role in roles}
+        cluster.create(f"{core}/pods", MODEL_SERVER.format(role=role, labels=json.dumps(selector), ports=PORTS))
+    servers = {role: cluster.wait(f"{core}/pods", role, is_ready)["status"]["podIP"] for role in roles}
     visitors = {
         "stranger": {"app": "stranger"},
         "kit": {"app.kubernetes.io/part-of": "llmd-oke"},
@@ -281,11 +283,11 @@ def visits(pod_cluster: PodCluster) -> Mapping[str, Mapping[str, list[int]]]:
     }
     for name, own in visitors.items():
         text = VISITOR.format(name=name, labels=json.dumps(own), servers=json.dumps(servers), ports=PORTS)
-        pod_cluster.create(f"{core}/pods", text)
+        cluster.create(f"{core}/pods", text)
     seen: dict[str, dict[str, list[int]]] = {}
     for name in visitors:
-        pod_cluster.wait(f"{core}/pods", name, phase_is("Succeeded"))
-        seen[name] = json.loads(pod_cluster.log(namespace, name, "main"))
+        cluster.wait(f"{core}/pods", name, phase_is("Succeeded"))
+        seen[name] = json.loads(cluster.log(namespace, name, "main"))
     return seen
 
 

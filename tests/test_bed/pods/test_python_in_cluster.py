@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pod_cluster import Object, PodCluster, container, phase_is
+from pod_cluster import Object, PodCluster, container, has_condition, phase_is
 
 pytestmark = pytest.mark.rehearsal
 
@@ -49,17 +49,13 @@ spec:
 """
 
 
-def _is_over(job: Object) -> bool:
-    return any(item["type"] in {"Complete", "Failed"} for item in job.get("status", {}).get("conditions", []))
-
-
 def _run(pod_cluster: PodCluster, namespace: str, image: str) -> list[Object]:
     core = pod_cluster.namespace(namespace)
     body: dict[str, Any] = {"metadata": {"name": "program"}, "data": {"main.py": PROGRAM}}
     assert pod_cluster.api.post(f"{core}/configmaps", json=body).is_success
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     pod_cluster.create(jobs, JOB.format(name="facts", image=image))
-    job = pod_cluster.wait(jobs, "facts", _is_over)
+    job = pod_cluster.wait(jobs, "facts", has_condition("Complete", "Failed"))
     assert job["status"].get("succeeded") == 2, job["status"]
     return pod_cluster.get(f"{core}/pods")["items"]
 

@@ -4,51 +4,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.serving import labels, picker_config, router
-from pod_cluster import HERE, PodCluster, is_ready, program_of
-from test_router_in_cluster import PLURALS, create_definitions, release_of, with_few_processors
+from llmd_oke.serving import labels, picker_config
+from pod_cluster import HERE, PodCluster, program_of
+from routers_for_tests import LONG, ROUTER_RELEASES, backends, route, router_namespace
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "rehearsal" / "front_door"))
 from request_attacks import MODEL, attacks, body_of, post
 
 pytestmark = pytest.mark.rehearsal
 
-SERVER = """
-metadata: {{name: {name}, namespace: {namespace}, labels: {labels}}}
-spec:
-  containers:
-    - name: vllm
-      image: test/bare-python:1
-      command: [python, -B, /opt/backend/backend.py]
-      env: [{{name: POD_NAME, value: {name}}}, {{name: PORT, value: "{port}"}}]
-      readinessProbe: {{httpGet: {{path: /metrics, port: {port}}}, periodSeconds: 1}}
-      volumeMounts: [{{name: program, mountPath: /opt/backend}}]
-    {sidecar}
-  volumes: [{{name: program, configMap: {{name: backend}}}}]
-"""
-LONG = "All happy families are alike. " * 100
 
-
-@pytest.fixture(scope="module", params=["llm-d-0.6.0", "llm-d-0.9.0"])
+@pytest.fixture(scope="module", params=ROUTER_RELEASES)
 def seen(request: pytest.FixtureRequest, pod_cluster: PodCluster, tmp_path_factory: Any) -> dict[str, Any]:
-    release = release_of(request.param)
-    version = release.routing_sidecar.image.tag
-    if program_of("envoy") is None or program_of("pd-sidecar", version) is None:
-        pytest.skip(f"no envoy or no routing sidecar {version} on this machine")
-    namespace = f"attacked-{request.param.replace('.', '-')}"
-    core = pod_cluster.namespace(namespace)
-    create_definitions(pod_cluster, release)
-    program = {"metadata": {"name": "backend"}, "data": {"backend.py": (HERE / "router_backend.py").read_text()}}
-    assert pod_cluster.api.post(f"{core}/configmaps", json=program).is_success
+    with pod_cluster.ending_namespaces():
+        return _seen(pod_cluster, request.param, tmp_path_factory.mktemp("attacks") / "requests.json")
+
+
+def _seen(cluster: PodCluster, release_name: str, file: Path) -> dict[str, Any]:
+    namespace = f"attacked-{release_name.replace('.', '-')}"
+    release = router_namespace(cluster, namespace, release_name)
     sidecar = release.routing_sidecar
+    if program_of("pd-sidecar", sidecar.image.tag) is None:
+        pytest.skip(f"no routing sidecar {sidecar.image.tag} on this machine")
     flags = ["--port=8000", f"{sidecar.server_port_flag}=8200", *sidecar.arguments]
     beside = f"- {{name: routing-proxy, image: '{sidecar.image.pinned}', args: {json.dumps(flags)}}}"
-    servers: list[str] = []
-    for role, port, container in (("prefill", 8000, ""), ("decode", 8200, beside)):
-        selected = json.dumps(labels.role_selector("m", role))
-        text = SERVER.format(name=role, namespace=namespace, labels=selected, port=port, sidecar=container)
-        pod_cluster.create(f"{core}/pods", text)
-        servers.append(f"{pod_cluster.wait(f'{core}/pods', role, is_ready)['status']['podIP']}:{port}")
+    given = {"prefill": {"port": 8000}, "decode": {"port": 8200, "sidecar": beside}}
+    servers = {role: {"labels": labels.role_selector("m", role), **own} for role, own in given.items()}
+    addresses = [f"{ip}:{given[role]['port']}" for role, ip in backends(cluster, namespace, servers).items()]
     args: picker_config.RouterArgs = {
         "release": release.name,
         "namespace": namespace,
@@ -56,22 +38,11 @@ def seen(request: pytest.FixtureRequest, pod_cluster: PodCluster, tmp_path_facto
         "unit": "m",
         "disaggregated": True,
     }
-    for manifest in with_few_processors(router.router_manifests(args)):
-        response = pod_cluster.api.post(f"/{PLURALS[manifest['kind']].format(namespace)}", json=manifest)
-        assert response.is_success, response.text
-    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    replicas = release.router.replicas
-    pod_cluster.wait(deployments, "m-epp", lambda d: d.get("status", {}).get("readyReplicas", 0) == replicas)
-    service = pod_cluster.get(f"{core}/services/m-epp")["spec"]["clusterIP"]
-    file = tmp_path_factory.mktemp("attacks") / "requests.json"
+    router = route(cluster, args)
     rows = {attack.name: attack.request.hex() for attack in attacks()}
     remote = post(json.dumps({"model": MODEL, "prompt": LONG}).encode())
     file.write_text(json.dumps({"harmless": post(body_of()).hex(), "long": remote.hex(), **rows}))
-    pod_cluster.inside(
-        "curl", "-sS", "--retry-connrefused", "--retry", "30", "--retry-delay", "1", f"http://{service}/"
-    )
-    text = pod_cluster.inside("python3", str(HERE / "router_attacks.py"), str(file), f"{service}:80", *servers)
-    return json.loads(text)
+    return json.loads(cluster.inside("python3", str(HERE / "router_attacks.py"), str(file), router, *addresses))
 
 
 def test_the_router_passes_valid_requests_and_has_a_long_prompt_prefilled_remotely(seen: dict[str, Any]) -> None:

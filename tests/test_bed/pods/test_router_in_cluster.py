@@ -1,46 +1,25 @@
 """A router's objects as the kit declares them, with the real endpoint picker and the real Envoy."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke import catalogue
-from llmd_oke.catalogue import Release
-from llmd_oke.catalogue.releases import crd_manifests
-from llmd_oke.serving import labels, picker_config, router
-from llmd_oke.values import module_folder
-from pod_cluster import HERE, Object, PodCluster, is_ready, program_of
+from llmd_oke.serving import labels, picker_config
+from pod_cluster import HERE, Object, PodCluster, is_ready
+from routers_for_tests import LONG, backends, route, router_namespace
 
 pytestmark = pytest.mark.rehearsal
 
-LONG = "All happy families are alike. " * 100
-ROLES = {"prefill": 1, "decode": 2, "elsewhere": 1}
-PLURALS = {
-    "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
-    "ConfigMap": "api/v1/namespaces/{}/configmaps",
-    "Service": "api/v1/namespaces/{}/services",
-    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
-    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
-    "Deployment": "apis/apps/v1/namespaces/{}/deployments",
-    "InferencePool": "apis/inference.networking.k8s.io/v1/namespaces/{}/inferencepools",
-    "InferenceObjective": "apis/inference.networking.x-k8s.io/v1alpha2/namespaces/{}/inferenceobjectives",
-    "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
-    "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+SERVERS = {
+    "prefill-0": labels.role_selector("m", "prefill"),
+    "decode-0": labels.role_selector("m", "decode"),
+    "decode-1": labels.role_selector("m", "decode"),
+    "elsewhere": {"app": "elsewhere"},
 }
-BACKEND = """
-metadata: {{name: {name}, namespace: {namespace}, labels: {labels}}}
-spec:
-  containers:
-    - name: vllm
-      image: test/bare-python:1
-      command: [python, -B, /opt/backend/backend.py]
-      env: [{{name: POD_NAME, value: {name}}}]
-      readinessProbe: {{httpGet: {{path: /metrics, port: 8000}}, periodSeconds: 1}}
-      volumeMounts: [{{name: program, mountPath: /opt/backend}}]
-  volumes: [{{name: program, configMap: {{name: backend}}}}]
-"""
+"""Servers of the pool, and one that is none of it."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +58,6 @@ class RouterCluster:
         return holders[0] if holders else self.pickers()[0]["metadata"]["name"]
 
 
-def release_of(name: str) -> Release:
-    release = catalogue.release(name)
-    if release is None:
-        pytest.skip(f"the catalogue has no {name}")
-    if program_of("epp", release.endpoint_picker.program.version) is None:
-        pytest.skip(f"no endpoint picker {release.endpoint_picker.program.version} on this machine")
-    if not module_folder(release.crds.module, release.crds.version).is_dir():
-        pytest.skip(f"the definitions of {name} are not on this machine")
-    return release
-
-
 GUIDE = {"profile": "prefix-affinity", "decider": "always", "replicas": 1}
 """The router of `stacks/Pulumi.guide.yaml`."""
 
@@ -99,73 +67,27 @@ GUIDE = {"profile": "prefix-affinity", "decider": "always", "replicas": 1}
     params=[("llm-d-0.6.0", {}), ("llm-d-0.9.0", {}), ("llm-d-0.9.0", GUIDE)],
     ids=["llm-d-0.6.0", "llm-d-0.9.0", "guide"],
 )
-def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> RouterCluster:
-    if program_of("envoy") is None:
-        pytest.skip("no envoy on this machine")
+def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> Iterator[RouterCluster]:
     name, own = request.param
-    release = release_of(name)
     namespace = f"{name.replace('.', '-')}{'-guide' if own else ''}"
-    core = pod_cluster.namespace(namespace)
-    create_definitions(pod_cluster, release)
-    program = {"metadata": {"name": "backend"}, "data": {"backend.py": (HERE / "router_backend.py").read_text()}}
-    assert pod_cluster.api.post(f"{core}/configmaps", json=program).is_success
-    servers = _servers(pod_cluster, namespace)
-    args: picker_config.RouterArgs = {
-        "release": release.name,
-        "namespace": namespace,
-        "model": "m",
-        "unit": "m",
-        "disaggregated": True,
-        **own,
-    }
-    for manifest in with_few_processors(router.router_manifests(args)):
-        path = PLURALS[manifest["kind"]].format(namespace)
-        response = pod_cluster.api.post(f"/{path}", json=manifest)
-        assert response.is_success, response.text
-    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    replicas = own.get("replicas", release.router.replicas)
-    pod_cluster.wait(deployments, "m-epp", lambda d: d.get("status", {}).get("readyReplicas", 0) == replicas)
-    service = pod_cluster.get(f"{core}/services/m-epp")["spec"]["clusterIP"]
-    pod_cluster.inside(
-        "curl", "-sS", "--retry-connrefused", "--retry", "30", "--retry-delay", "1", f"http://{service}:80/"
-    )
-    return RouterCluster(
-        pod_cluster, namespace, replicas, f"{service}:80", servers["elsewhere-0"], own.get("decider") == "always"
-    )
-
-
-def create_definitions(cluster: PodCluster, release: Release) -> None:
-    collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for manifest in crd_manifests(release.crds):
-        cluster.api.post(collection, json=manifest)
-        cluster.wait(collection, manifest["metadata"]["name"], _established)
-
-
-def _established(definition: Object) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or []
-    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
-
-
-def _servers(cluster: PodCluster, namespace: str) -> dict[str, str]:
-    """Addresses of the model servers, by name."""
-    pods, addresses = f"/api/v1/namespaces/{namespace}/pods", {}
-    names = [(role, f"{role}-{index}") for role, count in ROLES.items() for index in range(count)]
-    for role, name in names:
-        inputs = labels.role_selector("m", role) if role != "elsewhere" else {"app": "elsewhere"}
-        cluster.create(pods, BACKEND.format(name=name, namespace=namespace, labels=json.dumps(inputs)))
-    for _, name in names:
-        addresses[name] = cluster.wait(pods, name, is_ready)["status"]["podIP"]
-    return addresses
-
-
-def with_few_processors(manifests: Any) -> list[Object]:
-    """The objects, with less processors than a router gets where it serves others than a test."""
-    small = json.loads(json.dumps(manifests))
-    for manifest in small:
-        if manifest["kind"] == "Deployment":
-            for container in manifest["spec"]["template"]["spec"]["containers"]:
-                container["resources"] = {}
-    return small
+    with pod_cluster.ending_namespaces():
+        release = router_namespace(pod_cluster, namespace, name)
+        servers = backends(
+            pod_cluster, namespace, {server: {"labels": own_labels} for server, own_labels in SERVERS.items()}
+        )
+        args: picker_config.RouterArgs = {
+            "release": release.name,
+            "namespace": namespace,
+            "model": "m",
+            "unit": "m",
+            "disaggregated": True,
+            **own,
+        }
+        address = route(pod_cluster, args)
+        replicas = own.get("replicas", release.router.replicas)
+        yield RouterCluster(
+            pod_cluster, namespace, replicas, address, servers["elsewhere"], own.get("decider") == "always"
+        )
 
 
 def test_a_client_cannot_choose_the_server_of_its_request(routed: RouterCluster) -> None:

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from llmd_oke.serving.picker_config import RouterArgs
 from pod_cluster import HERE, PodCluster
-from simulated_unit import LARGE_MODEL, ROUTER_RELEASES, SERVERS, Namespace
+from routers_for_tests import ROUTER_RELEASES
+from simulated_unit import LARGE_MODEL, SERVERS, Namespace
 from uneven_load import SHORT_ANSWERS
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.nightly, pytest.mark.timeout(900)]
@@ -44,9 +45,10 @@ LATER: dict[str, RouterArgs] = {"tokens": {"profile": "token-load"}}
 @pytest.fixture(scope="module", params=ROUTER_RELEASES)
 def counts(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> dict[str, Counts]:
     """Counts of servers by unit."""
-    namespace = Namespace.made(pod_cluster, "loads", request.param)
     routers = ROUTERS if request.param == ROUTER_RELEASES[0] else ROUTERS | LATER
-    return {unit: _counted(namespace, unit, args) for unit, args in routers.items()}
+    with pod_cluster.ending_namespaces():
+        namespace = Namespace.made(pod_cluster, "loads", request.param)
+        return {unit: _counted(namespace, unit, args) for unit, args in routers.items()}
 
 
 def _counted(namespace: Namespace, unit: str, args: RouterArgs) -> Counts:

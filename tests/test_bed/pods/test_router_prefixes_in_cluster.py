@@ -13,8 +13,8 @@ from llmd_oke.serving import labels
 from llmd_oke.serving.picker_config import RouterArgs
 from pod_cluster import HERE, PodCluster, is_ready
 from prefix_load import PREFIXES, PROMPTS_EACH
-from simulated_unit import BLOCK, MODEL, ROUTER_RELEASES, SERVERS_RELEASE, Namespace
-from test_router_in_cluster import PLURALS
+from routers_for_tests import PLURALS, ROUTER_RELEASES, mount_program
+from simulated_unit import BLOCK, MODEL, SERVERS_RELEASE, Namespace
 
 pytestmark = pytest.mark.rehearsal
 
@@ -75,12 +75,17 @@ def hits(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> dict[str, H
     """Hits by unit: by what servers report (`precise`), by what the picker has sent them (`prefix`, `affinity`), and by
     neither (`load`).
     """
-    namespace, newer = Namespace.made(pod_cluster, "prefixes", request.param), catalogue.release(SERVERS_RELEASE)
+    with pod_cluster.ending_namespaces():
+        return _hits(Namespace.made(pod_cluster, "prefixes", request.param))
+
+
+def _hits(namespace: Namespace) -> dict[str, Hits]:
+    newer = catalogue.release(SERVERS_RELEASE)
     assert newer is not None
     assert newer.vllm.kv_events is not None
     (flag,) = newer.vllm.kv_events.given(MODEL, 8000)
     first = namespace.serve("precise", flag)
-    if request.param == SERVERS_RELEASE:
+    if namespace.router_release == SERVERS_RELEASE:
         precisely: RouterArgs = {"profile": "precise-prefix"}
         routers: dict[str, RouterArgs] = {"affinity": {"profile": "prefix-affinity"}, "load": {"profile": "token-load"}}
     else:
@@ -89,15 +94,14 @@ def hits(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> dict[str, H
     found = {"precise": _measured(namespace, "precise", precisely, first)}
     for unit, args in {"prefix": RouterArgs(profile="prefix"), **routers}.items():
         found[unit] = _measured(namespace, unit, args, namespace.serve(unit, flag))
-    print("share of prompt tokens that servers had cached:", request.param, found)
+    print("share of prompt tokens that servers had cached:", namespace.router_release, found)
     return found
 
 
 def _tokenizer(namespace: Namespace, server: str) -> str:
     """Return the address of a tokenizer that asks a server, which the router of the unit `precise` may reach."""
     cluster, core = namespace.cluster, namespace.core
-    program = {"metadata": {"name": "tokenizer"}, "data": {"tokenizer.py": (HERE / "tokenizer_service.py").read_text()}}
-    assert cluster.api.post(f"{core}/configmaps", json=program).is_success
+    mount_program(cluster, namespace.name, "tokenizer", "tokenizer_service.py")
     url = f"http://{server}:8000"
     cluster.create(f"{core}/pods", TOKENIZER.format(namespace=namespace.name, port=TOKENIZER_PORT, url=url))
     policy = TOKENIZER_POLICY.format(
@@ -123,6 +127,7 @@ def _measured(namespace: Namespace, unit: str, args: RouterArgs, servers: list[s
     queried, cached = counted()
     assert send(*servers) == {"200": 2 * PREFIXES}
     later_queried, later_cached = counted()
+    namespace.remove(unit)
     of_routed = (later_queried - queried) / 2  # the other half were those sent past the router
     return Hits(cached / queried, (later_cached - cached) / of_routed)
 

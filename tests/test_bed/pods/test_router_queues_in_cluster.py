@@ -57,8 +57,9 @@ FLOWS: dict[str, FlowControlArgs | None] = {
 @pytest.fixture(scope="module")
 def seen(pod_cluster: PodCluster) -> dict[str, Seen]:
     """Outcomes of the requests, by unit."""
-    namespace = Namespace.made(pod_cluster, "queues", SERVERS_RELEASE)
-    return {unit: _seen(namespace, unit, flow) for unit, flow in FLOWS.items()}
+    with pod_cluster.ending_namespaces():
+        namespace = Namespace.made(pod_cluster, "queues", SERVERS_RELEASE)
+        return {unit: _seen(namespace, unit, flow) for unit, flow in FLOWS.items()}
 
 
 def _seen(namespace: Namespace, unit: str, flow: FlowControlArgs | None) -> Seen:

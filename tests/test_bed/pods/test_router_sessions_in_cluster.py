@@ -3,13 +3,15 @@
 import base64
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.serving import labels, picker_config, router
-from pod_cluster import HERE, Object, PodCluster, is_ready, program_of
-from test_router_in_cluster import BACKEND, PLURALS, create_definitions, release_of, with_few_processors
+from llmd_oke.serving import labels, picker_config
+from pod_cluster import PodCluster
+from routers_for_tests import backends, route, router_namespace
 
 pytestmark = pytest.mark.rehearsal
 
@@ -54,54 +56,32 @@ def token_of(pod: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def sessions(pod_cluster: PodCluster) -> Sessions:
+def sessions(pod_cluster: PodCluster) -> Iterator[Sessions]:
     """A router of llm-d 0.6.0."""
-    return _routed(pod_cluster, "llm-d-0.6.0", NAMESPACE, {"config": yaml.safe_dump(CONFIG)})
+    yield from _routed(pod_cluster, "llm-d-0.6.0", NAMESPACE, {"config": yaml.safe_dump(CONFIG)})
 
 
 @pytest.fixture(scope="module")
-def named_sessions(pod_cluster: PodCluster) -> Sessions:
+def named_sessions(pod_cluster: PodCluster) -> Iterator[Sessions]:
     """A router of llm-d 0.9.0 by the profile session-affinity."""
-    return _routed(pod_cluster, "llm-d-0.9.0", "named-sessions", {"profile": "session-affinity", "replicas": 1})
+    yield from _routed(pod_cluster, "llm-d-0.9.0", "named-sessions", {"profile": "session-affinity"})
 
 
-def _routed(
-    pod_cluster: PodCluster, release_name: str, namespace: str, router_args: picker_config.RouterArgs
-) -> Sessions:
-    release = release_of(release_name)
-    if program_of("envoy") is None:
-        pytest.skip("no envoy on this machine")
-    core = pod_cluster.namespace(namespace)
-    create_definitions(pod_cluster, release)
-    program = {"metadata": {"name": "backend"}, "data": {"backend.py": (HERE / "router_backend.py").read_text()}}
-    assert pod_cluster.api.post(f"{core}/configmaps", json=program).is_success
-    inputs = json.dumps(labels.role_selector("m", "aggregated"))
-    for name in SERVERS:
-        pod_cluster.create(f"{core}/pods", BACKEND.format(name=name, namespace=namespace, labels=inputs))
-    for name in SERVERS:
-        pod_cluster.wait(f"{core}/pods", name, is_ready)
-    args: picker_config.RouterArgs = {
-        "release": release.name,
-        "namespace": namespace,
-        "model": "m",
-        "unit": "m",
-        "disaggregated": False,
-        **router_args,
-    }
-    for manifest in with_few_processors(router.router_manifests(args)):
-        response = pod_cluster.api.post(f"/{PLURALS[manifest['kind']].format(namespace)}", json=manifest)
-        assert response.is_success, response.text
-    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    pod_cluster.wait(deployments, "m-epp", _is_ready)
-    service = pod_cluster.get(f"{core}/services/m-epp")["spec"]["clusterIP"]
-    pod_cluster.inside(
-        "curl", "-sS", "--retry-connrefused", "--retry", "30", "--retry-delay", "1", f"http://{service}/"
-    )
-    return Sessions(pod_cluster, f"{service}:80")
-
-
-def _is_ready(deployment: Object) -> bool:
-    return deployment.get("status", {}).get("readyReplicas", 0) == 1
+def _routed(cluster: PodCluster, release_name: str, namespace: str, router_args: dict[str, Any]) -> Iterator[Sessions]:
+    with cluster.ending_namespaces():
+        router_namespace(cluster, namespace, release_name)
+        selected = {"labels": labels.role_selector("m", "aggregated")}
+        backends(cluster, namespace, dict.fromkeys(SERVERS, selected))
+        args: picker_config.RouterArgs = {
+            "release": release_name,
+            "namespace": namespace,
+            "model": "m",
+            "unit": "m",
+            "disaggregated": False,
+            "replicas": 1,
+            **router_args,
+        }
+        yield Sessions(cluster, route(cluster, args))
 
 
 def test_requests_without_a_session_token_are_answered_by_any_server(sessions: Sessions) -> None:
