@@ -1,10 +1,12 @@
 """A control plane without nodes of its own, and somebody who plays the pods."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from kubernetes_control_plane import ControlPlane, missing_programs
+from kubernetes_engine import Run, attached_engine
 from kubernetes_pods import PodPlayer
 
 
@@ -24,3 +26,9 @@ def recordings() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no recordings of the real plug-in at {folder}")
     return folder
+
+
+@pytest.fixture
+def run(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Run]:
+    with attached_engine(tmp_path):
+        yield Run(tmp_path, control_plane)

@@ -1,13 +1,13 @@
 """The API server of a control plane, as tests ask it for objects."""
 
 import json
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
 import pytest
 from llmd_oke import catalogue
+from llmd_oke.operations.locks import until
 from llmd_oke.values import module_folder
 
 ESTABLISHED_S = 30
@@ -46,19 +46,23 @@ class ApiServer:
 
     def define(self, definition: dict[str, Any]) -> None:
         """Make a custom resource definition, and wait until it is served."""
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+        path = _definition_path(definition)
         answer = self._apply(path, definition, {"force": "true"})
         assert answer.is_success, answer.text
         self._wait_established(path)
 
     def _wait_established(self, path: str) -> None:
-        ends_at = time.monotonic() + ESTABLISHED_S
-        while "Established" not in self._conditions(path):
-            assert time.monotonic() < ends_at, f"{path} is not established"
+        assert until(lambda: "Established" in self._conditions(path), ESTABLISHED_S), f"{path} is not established"
 
     def _conditions(self, path: str) -> list[str]:
         conditions: list[dict[str, str]] = self.client.get(path).json().get("status", {}).get("conditions") or []
         return [condition["type"] for condition in conditions if condition["status"] == "True"]
+
+    def forget(self, definition: dict[str, Any]) -> None:
+        """Delete a custom resource definition with its objects, and wait until it is gone."""
+        path = _definition_path(definition)
+        self.client.delete(path)
+        assert until(lambda: self.client.get(path).status_code == 404, ESTABLISHED_S), f"{path} is still there"
 
     def apply(self, manifest: dict[str, Any]) -> None:
         """Have the server apply an object, as `kubectl apply --server-side` does."""
@@ -96,6 +100,10 @@ class ApiServer:
             content=json.dumps(manifest),
             headers={"Content-Type": "application/apply-patch+yaml"},
         )
+
+
+def _definition_path(definition: dict[str, Any]) -> str:
+    return f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
 
 
 def _root(api_version: str) -> str:

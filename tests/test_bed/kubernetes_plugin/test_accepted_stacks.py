@@ -133,11 +133,11 @@ def accepted_stacks(project: Path) -> Iterator[StackConfig]:
 def api_server(control_plane: ControlPlane) -> Iterator[ApiServer]:
     with control_plane.client() as client:
         server = ApiServer(client)
-        for name in catalogue.release_names():
-            release = catalogue.release(name)
-            for definition in crd_manifests(release.crds) if release else ():
-                server.define(definition)
-        server.define(okes_definition())
+        releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
+        of_releases = (definition for release in releases for definition in crd_manifests(release.crds))
+        newest = {definition["metadata"]["name"]: definition for definition in of_releases}
+        for definition in (*newest.values(), okes_definition()):
+            server.define(definition)
         yield server
 
 

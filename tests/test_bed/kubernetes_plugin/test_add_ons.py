@@ -5,12 +5,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from kubernetes_control_plane import ControlPlane, program
+from kubernetes_control_plane import ControlPlane
+from kubernetes_engine import need_charts
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.operators.crds import _wait  # pyright: ignore[reportPrivateUsage]
 from llmd_oke.planning.gpu_stack import tolerations
-from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.oci_plugin.local_cluster import LocalAddOns, contents
 
 pytestmark = pytest.mark.rehearsal
@@ -23,14 +23,10 @@ TOLERATIONS = tolerations(SHAPE.node.taints)
 @pytest.fixture
 def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[LocalAddOns]:
     """Add-ons whose namespaces go with the test: removing an add-on leaves its namespace, as on OKE."""
-    if not program("helm").is_file():
-        pytest.skip("no helm (looked in LLMD_OKE_PROGRAMS)")
-    for module in (module for source in charts.sources() for module in source.modules()):
-        if not module.path().is_dir():
-            pytest.skip(f"{module.path()} is missing")
+    helm = need_charts()
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(control_plane.kubeconfig_text())
-    yield LocalAddOns(kubeconfig, str(program("helm")))
+    yield LocalAddOns(kubeconfig, str(helm))
     with control_plane.client() as api:
         for namespace in ("node-feature-discovery", "nvidia-network-operator"):
             _delete_namespace(api, namespace)

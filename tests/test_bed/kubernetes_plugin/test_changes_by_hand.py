@@ -1,7 +1,7 @@
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,13 @@ import httpx2
 import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane, program
+from kubernetes_engine import attached_engine, engine_stack
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.operations import drift
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_rehearsal.engine import read_drift
 from llmd_rehearsal.engine_events import StepRecorder
-from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import home_without_logs, new_stack
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -73,40 +72,18 @@ class Stack:
 
 
 @pytest.fixture
-def make(
-    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Stack]]:
+def make(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Callable[..., Stack]]:
     """Make a stack whose provider forces, or not."""
-    if not program("pulumi").is_file():
-        pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
-    server = start()
-    environment = {
-        "PATH": f"{program('pulumi').parent}:{os.environ['PATH']}",
-        "PULUMI_BACKEND_URL": f"file://{tmp_path}",
-        "PULUMI_CONFIG_PASSPHRASE": "none",
-        "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{server.port}",
-        "PULUMI_HOME": home_without_logs(tmp_path / "home"),
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
     (tmp_path / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\n")
 
     def make_stack(namespace: str, *, force: bool = True) -> Stack:
         inputs: dict[str, Any] = {"image": "i", "autoscaled": False}
-
-        def program_() -> None:
-            import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
-
-            provider = k8s.Provider("k", kubeconfig=control_plane.kubeconfig_text(), enable_patch_force=force or None)
-            declare(namespace, inputs, pulumi.ResourceOptions(provider=provider))
-
-        options = automation.LocalWorkspaceOptions(str(tmp_path))
-        engine = new_stack(program_, options, "dev")
+        declared = partial(declare, namespace, inputs)
+        engine = engine_stack(tmp_path, control_plane, declared, force=force)
         return Stack(engine, PulumiCli(tmp_path, "dev", str(program("pulumi"))), inputs)
 
-    yield make_stack
-    server.stop()
+    with attached_engine(tmp_path):
+        yield make_stack
 
 
 def declare(namespace: str, inputs: dict[str, Any], options: pulumi.ResourceOptions) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
-from kubernetes_control_plane import ControlPlane, program
+from kubernetes_control_plane import ControlPlane
+from kubernetes_engine import need_charts
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
@@ -22,7 +23,6 @@ from llmd_oke.operators import rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
 from llmd_rehearsal.agent_config import NodeConfig, NodeTaint
 from llmd_rehearsal.devices import DeviceProvider
-from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.nodes import NodeFleet
 from llmd_rehearsal.oci_plugin.local_cluster import LocalAddOns
 
@@ -70,8 +70,7 @@ def until_bound(api: httpx2.Client, node: str, limit_s: float = 30) -> None:
 async def test_nodes_advertise_virtual_functions_while_the_rdma_network_exists(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    if not program("helm").is_file() or not all(m.path().is_dir() for s in charts.sources() for m in s.modules()):
-        pytest.skip("no helm, or charts of modules are missing")
+    helm = need_charts()
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(control_plane.kubeconfig_text())
     client = AsyncClient(config=KubeConfig.from_file(kubeconfig).get(), trust_env=False)
@@ -83,7 +82,7 @@ async def test_nodes_advertise_virtual_functions_while_the_rdma_network_exists(
     )
     await fleet.add([config])
     add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(tolerations(SHAPE.node.taints))
-    add_ons = LocalAddOns(kubeconfig, str(program("helm")))
+    add_ons = LocalAddOns(kubeconfig, str(helm))
 
     with control_plane.client() as api:
         provider = DeviceProvider(client, fleet, Pods(api))

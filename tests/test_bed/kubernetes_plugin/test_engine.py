@@ -1,58 +1,19 @@
 """The real engine, attached to the stand-in."""
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pulumi
 import pytest
-from kubernetes_control_plane import ControlPlane, program
+from kubernetes_control_plane import ControlPlane
+from kubernetes_engine import Program, Run
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.values import module_folder
-from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import count_changes, home_without_logs, new_stack
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
-
-Program = Callable[[Any], None]
-Run = Callable[[str, Program], tuple[Any, dict[str, int]]]
-
-
-@pytest.fixture
-def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Run `preview`, `up` or `destroy` of a program, which gets resource options; return its result, and changes."""
-    if not program("pulumi").is_file():
-        pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
-    monkeypatch.setenv("PATH", f"{program('pulumi').parent}:{os.environ['PATH']}")
-    server = start()
-    environment = {
-        "PULUMI_CONFIG_PASSPHRASE": "none",
-        "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{server.port}",
-        "PULUMI_HOME": home_without_logs(tmp_path / "home"),
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-    }
-    backend = automation.ProjectBackend(f"file://{tmp_path}")
-    settings = automation.ProjectSettings("stand-in", "python", backend=backend)
-    options = automation.LocalWorkspaceOptions(str(tmp_path), project_settings=settings, env_vars=environment)
-    stack = new_stack(lambda: None, options, "dev")
-
-    def run_(operation: str, program_: Program) -> tuple[Any, dict[str, int]]:
-        def inline() -> None:
-            import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
-
-            provider = k8s.Provider("k", kubeconfig=control_plane.kubeconfig_text())
-            program_(pulumi.ResourceOptions(provider=provider))
-
-        stack.workspace.program = inline
-        return count_changes(getattr(stack, operation))
-
-    yield run_
-    server.stop()
 
 
 def test_pulumi_creates_changes_and_deletes_objects_through_the_kubernetes_stand_in(run: Run):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes_api import ApiServer
-from kubernetes_control_plane import ControlPlane, missing_programs, program
+from kubernetes_control_plane import ControlPlane, program
 from llmd_oke.catalogue.operators import operator
 from llmd_oke.testing import render
 from llmd_rehearsal.kubernetes_plugin import charts
@@ -43,39 +43,23 @@ WAITING = {
 
 
 @pytest.fixture
-def control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    """A control plane of its own: no other test can install cert-manager where its definitions already are."""
-    if missing := missing_programs():
-        pytest.skip(f"no {', '.join(missing)} (looked in LLMD_OKE_PROGRAMS)")
-    with ControlPlane.running(tmp_path) as plane:
-        yield plane
-
-
-@pytest.fixture
 def api_server(control_plane: ControlPlane) -> Iterator[ApiServer]:
-    """An API server with the definitions of cert-manager's chart."""
+    """An API server with the definitions of cert-manager's chart, which no other chart could install beside them."""
     chart = operator("cert-manager").chart
     source = charts.find(chart.reference, chart.repository or "", chart.version)
     if not program("helm").is_file() or not source.folder().is_dir():
         pytest.skip("no helm, or no chart of cert-manager on this machine: scripts/test gets both")
     with charts.chart(chart.reference, chart.repository or "", chart.version) as folder:
-        words = (
-            program("helm"),
-            "template",
-            "cert-manager",
-            folder,
-            "--set",
-            "crds.enabled=true",
-            "--kube-version",
-            "v1.34.2",
-        )
-        text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        words = (program("helm"), "template", "cert-manager", folder, "--set", "crds.enabled=true")
+        text = subprocess.run((*words, "--kube-version", "v1.34.2"), capture_output=True, text=True, check=True).stdout
+    definitions = [item for item in yaml.safe_load_all(text) if item and item["kind"] == "CustomResourceDefinition"]
     with control_plane.client() as client:
         server = ApiServer(client)
-        for item in yaml.safe_load_all(text):
-            if item and item["kind"] == "CustomResourceDefinition":
-                server.define(item)
+        for definition in definitions:
+            server.define(definition)
         yield server
+        for definition in definitions:
+            server.forget(definition)
 
 
 def test_the_documented_command_shows_cert_managers_words_on_a_certificate(

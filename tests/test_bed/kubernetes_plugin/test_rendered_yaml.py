@@ -1,5 +1,4 @@
 import json
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -7,13 +6,13 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes_api import ApiServer, need_definitions
-from kubernetes_control_plane import ControlPlane, program
+from kubernetes_control_plane import ControlPlane
+from kubernetes_engine import attached_engine
 from llmd_oke.gitops import rendering
 from llmd_oke.gitops.manifests import files, stream
 from llmd_oke.program import program as kit_program
-from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import home_without_logs, new_stack
+from pulumi_engine import new_stack
 from stack_files import model, stack, write
 from test_engine import player_with_gpus
 
@@ -59,30 +58,15 @@ def deployed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Objects:
     """Return what the cluster has after an update by the engine, which is then undone."""
-    if not program("pulumi").is_file():
-        pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
     folder = tmp_path_factory.mktemp("engine")
-    plugin = start()
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PATH", f"{program('pulumi').parent}:{os.environ['PATH']}")
+    with attached_engine(folder), pytest.MonkeyPatch.context() as environment:
         environment.setenv("KUBECONFIG", str(control_plane.kubeconfig))
-        variables = {
-            "PULUMI_CONFIG_PASSPHRASE": "none",
-            "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{plugin.port}",
-            "PULUMI_HOME": home_without_logs(folder / "home"),
-            "PULUMI_SKIP_UPDATE_CHECK": "true",
-        }
-        settings = automation.ProjectSettings(
-            "llmd-oke", "python", backend=automation.ProjectBackend(f"file://{folder}")
-        )
-        options = automation.LocalWorkspaceOptions(str(folder), project_settings=settings, env_vars=variables)
-        engine = new_stack(kit_program, options, "rendered")
+        engine = new_stack(kit_program, automation.LocalWorkspaceOptions(str(folder)), "rendered")
         engine.set_config("llmd-oke:stack", automation.ConfigValue(json.dumps(CONFIG)))
         engine.set_config("llmd-oke:rehearsed", automation.ConfigValue("true"))
         engine.up()
         objects = dict(_live(api_server, rendered))
         engine.destroy()
-    plugin.stop()
     return objects
 
 
