@@ -118,9 +118,6 @@ SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespac
 DEFINITION = {"metadata": {"name": "ks.g"}, "spec": SPEC}
 
 
-FOREIGN_STAND_IN = KubernetesPlugin("4.30.0")
-
-
 def planned(scaling: dict[str, Any] | None = None) -> planning.Plan:
     stack = read("rehearsal")
     if scaling is not None:
@@ -158,9 +155,9 @@ def test_another_speed_up_of_autoscaling_needs_another_local_cluster(tmp_path: P
 
 def test_only_the_rehearsal_of_an_autoscaled_gpu_pool_reports_simulated_autoscaling():
     stack = read("reference")
-    assert SIMULATED_NODE_SCALING not in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)
+    assert SIMULATED_NODE_SCALING not in simulated(planning.plan(config.validate(stack)), STAND_IN)
     stack["gpuPools"][0]["scaling"] = {"mode": "cluster-autoscaler", "minSize": 8, "maxSize": 12}
-    assert SIMULATED_NODE_SCALING in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)
+    assert SIMULATED_NODE_SCALING in simulated(planning.plan(config.validate(stack)), STAND_IN)
 
 
 async def test_crds_are_created_unless_they_exist():

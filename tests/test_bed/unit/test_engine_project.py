@@ -19,7 +19,7 @@ from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_proje
 from llmd_rehearsal.front_door import front_door_secrets, rehearsed_front_door
 from llmd_rehearsal.inventory import language_programs
 from llmd_rehearsal.model_sources import source_hosts
-from llmd_rehearsal.real_vllm.topologies import cut
+from llmd_rehearsal.real_vllm.topologies import CutStack, cut
 from llmd_rehearsal.source_credentials import ValidCredentials, valid_credentials_file
 from project_entries import model_entry, write_entry
 from stack_files import model, stack
@@ -33,6 +33,17 @@ def project(tmp_path: Path) -> Path:
     (folder / "__main__.py").touch()
     stack_file(folder, "s").write_text("config: {llmd-oke:stack: {release: llm-d-0.7.0}}")
     return folder
+
+
+def write_config(project: Path, document: object, **own: object) -> None:
+    """Write the stack file of stack `s`, with these further config values."""
+    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": document, **own}}))
+
+
+def copied_config(project: Path, state: Path, release: str = "llm-d-0.9.0", cut: CutStack | None = None) -> Any:
+    """Return the config values of stack `s` in the copy that a rehearsal makes of the project."""
+    copy = copy_project(project, "s", state, release, cut=cut)
+    return read_yaml(stack_file(copy.folder, "s"))["config"]
 
 
 def test_a_preview_uses_a_copy_of_the_project_with_the_encryption_salt_of_the_state(project: Path, tmp_path: Path):
@@ -51,20 +62,16 @@ def test_a_preview_uses_a_copy_of_the_project_with_the_encryption_salt_of_the_st
 
 def test_a_stack_cut_for_vllm_itself_is_deployed_as_one_with_random_weights(project: Path, tmp_path: Path):
     document = stack(model("2p-tp1-1d-tp1"), release="llm-d-0.9.0")
-    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": document}}))
+    write_config(project, document)
     fitting = cut(validate(document), 16, 2)
-    whole, reduced = (
-        read_yaml(stack_file(copy_project(project, "s", tmp_path / name, "llm-d-0.9.0", cut=of).folder, "s"))
-        for name, of in (("whole", None), ("cut", fitting))
-    )
-    assert ["llmd-oke:randomWeights" in made["config"] for made in (whole, reduced)] == [False, True]
+    whole, reduced = (copied_config(project, tmp_path / name, cut=of) for name, of in (("a", None), ("b", fitting)))
+    assert ["llmd-oke:randomWeights" in config for config in (whole, reduced)] == [False, True]
 
 
 def test_a_rehearsals_project_copy_keeps_plain_config_values_of_the_projects_program(project: Path, tmp_path: Path):
     own = {"mine:replicas": "2", "mine:token": {"secure": "v1:x"}, "oci:region": "us-ashburn-1"}
-    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {"release": "r"}, **own}}))
-    copy = copy_project(project, "s", tmp_path / "state", "r").folder
-    config = read_yaml(stack_file(copy, "s"))["config"]
+    write_config(project, {"release": "r"}, **own)
+    config = copied_config(project, tmp_path / "state", "r")
     assert config["mine:replicas"] == "2"
     assert not {"mine:token", "oci:region", "llmd-oke:rehearsedRouter"} & config.keys()
 
@@ -72,8 +79,7 @@ def test_a_rehearsals_project_copy_keeps_plain_config_values_of_the_projects_pro
 def test_a_rehearsals_project_copy_merges_the_stack_file_with_its_base_file(project: Path, tmp_path: Path):
     stack_file(project, "s").write_text("config: {llmd-oke:stack: {base: shared.yaml, namespace: dev}}")
     (project / "stacks" / "shared.yaml").write_text("release: llm-d-0.6.0\nnamespace: shared\n")
-    copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder
-    written = read_yaml(stack_file(copy, "s"))["config"]["llmd-oke:stack"]
+    written = copied_config(project, tmp_path / "state", "llm-d-0.6.0")["llmd-oke:stack"]
     assert written == {"release": "llm-d-0.6.0", "namespace": "dev"}
 
 
@@ -87,13 +93,8 @@ def test_a_front_door_is_rehearsed_with_generated_secrets(project: Path, tmp_pat
     door = {"exposure": "public", "host": "llm.example.com", "tls": {"kind": "issuer", "name": "x"}}
     enforced = {"engine": "existing"}
     front = stack(frontDoor={**door, "authentication": {"kind": "api-keys"}}, networkPolicies=enforced)
-    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": front}}))
-
-    def written() -> dict[str, Any]:
-        copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.9.0")
-        return read_yaml(stack_file(copy.folder, "s"))["config"]
-
-    config = written()
+    write_config(project, front)
+    config = copied_config(project, tmp_path / "state")
     plan = planning.plan(validate(config["llmd-oke:stack"])).front_door
     assert plan is not None
     assert plan.exposure == "cluster"
@@ -101,7 +102,7 @@ def test_a_front_door_is_rehearsed_with_generated_secrets(project: Path, tmp_pat
     secrets = read_secrets(plan, texts)
     assert secrets.certificate is not None
     assert set(secrets.keys or ()) == {"rehearsal"}
-    assert written() == config
+    assert copied_config(project, tmp_path / "state") == config
 
 
 def test_pulumi_writes_no_log_files_in_a_rehearsal(project: Path, tmp_path: Path):
@@ -164,11 +165,11 @@ def test_a_pulumi_program_in_go_is_refused_with_the_runtimes_that_rehearsals_sup
 def test_the_secret_with_a_front_doors_certificate_is_made_as_a_user_would(project: Path, tmp_path: Path):
     door = {"host": "llm.example.com", "tls": {"kind": "secret", "name": "own"}}
     front = stack(frontDoor={**door, "exposure": "internal"}, networkPolicies={"engine": "existing"})
-    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": front}}))
+    write_config(project, front)
     state = tmp_path / "state"
-    config = read_yaml(stack_file(copy_project(project, "s", state, "llm-d-0.9.0").folder, "s"))
-    assert config["config"]["llmd-oke:stack"]["frontDoor"] == door
-    assert "llmd-oke:frontDoorCertificate" not in config["config"]
+    config = copied_config(project, state)
+    assert config["llmd-oke:stack"]["frontDoor"] == door
+    assert "llmd-oke:frontDoorCertificate" not in config
     (secret,) = front_door_secrets(planning.plan(validate(front)), state)
     assert (secret.name, secret.namespaces, secret.type) == ("own", ("llm-d",), "kubernetes.io/tls")
     pair = {key: file.read_text() for key, file in secret.files.items()}
@@ -187,9 +188,8 @@ def test_credentials_of_model_sources_are_made_for_a_rehearsal_and_stay(project:
     secure = {"llmd-oke:huggingFaceToken": {"secure": "v1:x"}}
 
     def written(**given: Any) -> dict[str, Any]:
-        stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": document, **given}}))
-        copy = copy_project(project, "s", tmp_path / "state", "r")
-        return read_yaml(stack_file(copy.folder, "s"))["config"]
+        write_config(project, document, **given)
+        return copied_config(project, tmp_path / "state", "r")
 
     without, config = written(), written(**secure)
     assert "llmd-oke:huggingFaceToken" not in without

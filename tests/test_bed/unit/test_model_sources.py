@@ -6,7 +6,8 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,15 +27,21 @@ REPOSITORY = "openai/gpt-oss-120b"
 MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if model and model.vocabulary)
 
 
-@pytest.fixture
-async def address() -> AsyncIterator[str]:
-    """Return where the stand-in answers, without TLS."""
-    runner = web.AppRunner(ModelSources(source_hosts(), lambda: [MODEL]).application())
+@asynccontextmanager
+async def _serving(sources: ModelSources) -> AsyncGenerator[str]:
+    """Serve model sources meanwhile, without TLS; return their address."""
+    runner = web.AppRunner(sources.application())
     await runner.setup()
     with socket.create_server(("127.0.0.1", 0)) as own:
         await web.SockSite(runner, own).start()
         yield f"http://127.0.0.1:{own.getsockname()[1]}"
         await runner.cleanup()
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    async with _serving(ModelSources(source_hosts(), lambda: [MODEL])) as address:
+        yield address
 
 
 async def _prewarm(
@@ -50,10 +57,12 @@ def _kept(cache: Path) -> set[str]:
     return {path.name for path in cache.rglob("snapshots/*/*")}
 
 
-async def test_the_pre_warm_program_fills_a_model_cache_from_simulated_hugging_face(
-    address: str, tmp_path: Path
+@pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
+async def test_the_pre_warm_program_fills_a_model_cache_from_each_simulated_source(
+    address: str, tmp_path: Path, source: str
 ) -> None:
-    done = await _prewarm(tmp_path, REPOSITORY, HF_ENDPOINT=address)
+    places = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket_path("any")}
+    done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", **places)
     assert done.returncode == 0, done.stderr
     assert "259.0 KiB of 259.0 KiB (100 %)" in done.stdout
     assert _kept(tmp_path) == set(source_hosts().files)
@@ -76,13 +85,6 @@ async def test_a_simulated_server_finds_the_draft_model_that_the_pre_warm_progra
     assert read_draft(replace(asked, model=folder), {}, files) == folder
 
 
-async def test_the_pre_warm_program_fills_a_model_cache_from_a_simulated_bucket(address: str, tmp_path: Path) -> None:
-    url = address + source_hosts().bucket_path("any")
-    done = await _prewarm(tmp_path, REPOSITORY, "--source=object-storage", MODEL_SOURCE_URL=url)
-    assert done.returncode == 0, done.stderr
-    assert _kept(tmp_path) == set(source_hosts().files)
-
-
 @pytest.mark.parametrize(
     ("token", "link", "told"),
     [
@@ -98,15 +100,10 @@ async def test_the_stand_ins_for_model_sources_refuse_revoked_tokens_and_deleted
 ) -> None:
     valid = tmp_path / "valid.json"
     valid.write_text(ValidCredentials(tokens=("hf_valid",), requests=("valid",)).model_dump_json())
-    runner = web.AppRunner(ModelSources(source_hosts(), lambda: [MODEL], valid=valid).application())
-    await runner.setup()
-    with socket.create_server(("127.0.0.1", 0)) as own:
-        await web.SockSite(runner, own).start()
-        url = f"http://127.0.0.1:{own.getsockname()[1]}"
+    async with _serving(ModelSources(source_hosts(), lambda: [MODEL], valid=valid)) as url:
         source = "--source=object-storage" if link else "--source=hugging-face"
         given = {"HF_ENDPOINT": url, "HF_TOKEN": token, "MODEL_SOURCE_URL": url + source_hosts().bucket_path(link)}
         done = await _prewarm(tmp_path / "cache", REPOSITORY, source, **given)
-        await runner.cleanup()
     assert (done.returncode == 0) == (told is None)
     assert (told or "") in done.stderr
     assert "revoked" not in done.stderr
@@ -150,16 +147,13 @@ async def test_a_model_repository_with_its_own_folder_is_served_from_that_folder
         file.parent.mkdir(exist_ok=True)
         file.write_text(file.name)
     folders = {REPOSITORY: folder, "encodings": encodings}
-    runner = web.AppRunner(ModelSources(source_hosts(), lambda: [MODEL], folders).application())
-    await runner.setup()
-    with socket.create_server(("127.0.0.1", 0)) as own:
-        await web.SockSite(runner, own).start()
-        url = f"http://127.0.0.1:{own.getsockname()[1]}"
+    async with (
+        _serving(ModelSources(source_hosts(), lambda: [MODEL], folders)) as url,
+        httpx2.AsyncClient(base_url=url) as client,
+    ):
         done = await _prewarm(tmp_path / "cache", REPOSITORY, HF_ENDPOINT=url)
-        async with httpx2.AsyncClient(base_url=url) as client:
-            vocabulary = (await client.get("/encodings/o200k_base.tiktoken")).text
-            head = await client.head(f"/{REPOSITORY}/resolve/{'a' * 40}/config.json")
-        await runner.cleanup()
+        vocabulary = (await client.get("/encodings/o200k_base.tiktoken")).text
+        head = await client.head(f"/{REPOSITORY}/resolve/{'a' * 40}/config.json")
     assert done.returncode == 0, done.stderr
     assert _kept(tmp_path / "cache") == {"config.json", "model.safetensors"}
     assert vocabulary == "o200k_base.tiktoken"

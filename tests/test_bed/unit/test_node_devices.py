@@ -57,66 +57,52 @@ RDMA = {
 }
 
 
-def shown(pods: Sequence[Any] = (), deployments: Sequence[Any] = (), **objects: Any) -> dict[str, str]:
-    return node_devices(NODE, ClusterObjects(pods, deployments, objects), device_rules())
+def device_config(selector: dict[str, str] | None = None, *, tolerated: bool = True, enabled: bool = True) -> Any:
+    config = helm_operators.device_config("kube-amd-gpu", selector, tolerations(SHAPE.node.taints) if tolerated else [])
+    config["spec"]["devicePlugin"]["enableDevicePlugin"] = enabled
+    return config
 
 
-def test_nodes_of_an_empty_cluster_advertise_no_devices() -> None:
-    assert shown() == {GPU: "0", FUNCTION: "0"}
+OTHER_NAME = copy.deepcopy(rdma_network.policy(SHAPE))
+OTHER_NAME["spec"]["resourceName"] = "other"
+BY_SHAPE = device_config({"node.kubernetes.io/instance-type": SHAPE.name})
+NOTHING = (0, 0)
 
 
-def test_the_gpu_operator_with_its_device_config_makes_nodes_advertise_gpus() -> None:
-    assert shown([], [OPERATOR], **GPU_STACK) == {GPU: "8", FUNCTION: "0"}
+@pytest.mark.parametrize(
+    ("pods", "deployments", "objects", "gpus_and_functions"),
+    [
+        pytest.param([], [], {}, NOTHING, id="an empty cluster"),
+        pytest.param([], [OPERATOR], GPU_STACK, (8, 0), id="the GPU operator"),
+        pytest.param([], [], GPU_STACK, NOTHING, id="no GPU operator"),
+        pytest.param([], [OPERATOR], {}, NOTHING, id="no DeviceConfig"),
+        pytest.param([], [OPERATOR], {"DeviceConfig": [device_config(tolerated=False)]}, NOTHING, id="no toleration"),
+        pytest.param([], [OPERATOR], {"DeviceConfig": [device_config(enabled=False)]}, NOTHING, id="plug-in disabled"),
+        pytest.param([], [OPERATOR], {"DeviceConfig": [BY_SHAPE]}, (8, 0), id="nodes by their shape"),
+        pytest.param([pod({"k8s-app": "amdgpu-device-plugin"})], [], {}, (8, 0), id="OKE's device plug-in"),
+        pytest.param([PLUGIN], [], RDMA, (0, 8), id="the RDMA network"),
+        pytest.param([], [], RDMA, NOTHING, id="no pod of the RDMA network"),
+        *(
+            pytest.param([PLUGIN], [], {kind: RDMA[kind] for kind in RDMA.keys() - {gone}}, NOTHING, id=f"no {gone}")
+            for gone in RDMA
+        ),
+        pytest.param([PLUGIN], [], {**RDMA, "SriovNetworkNodePolicy": [OTHER_NAME]}, NOTHING, id="another resource"),
+    ],
+)
+def test_nodes_advertise_devices_only_while_all_parts_of_their_operators_are_there(
+    pods: Sequence[Any], deployments: Sequence[Any], objects: dict[str, Any], gpus_and_functions: tuple[int, int]
+) -> None:
+    found = node_devices(NODE, ClusterObjects(pods, deployments, objects), device_rules())
+    assert found == dict(zip((GPU, FUNCTION), map(str, gpus_and_functions), strict=True))
 
 
-@pytest.mark.parametrize("missing", ["operator", "config"])
-def test_without_any_one_part_of_the_gpu_operator_nodes_advertise_no_gpus(missing: str) -> None:
-    deployments = [] if missing == "operator" else [OPERATOR]
-    objects = {} if missing == "config" else GPU_STACK
-    assert shown([], deployments, **objects)[GPU] == "0"
-
-
-def test_a_node_on_which_discovery_found_no_gpu_advertises_none() -> None:
+def test_a_node_on_which_discovery_found_no_gpu_advertises_none_unless_chosen() -> None:
     unlabelled = replace(NODE, labels=SHAPE.node.labels)
-    objects = ClusterObjects([], [OPERATOR], GPU_STACK)
-    assert node_devices(unlabelled, objects, device_rules())[GPU] == "0"
-
-
-def test_a_device_config_without_the_nodes_toleration_makes_it_advertise_nothing() -> None:
-    config = helm_operators.device_config("kube-amd-gpu", None, [])
-    assert shown([], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]})[GPU] == "0"
-
-
-def test_a_device_config_with_its_device_plug_in_disabled_advertises_nothing() -> None:
-    config = copy.deepcopy(CONFIG)
-    config["spec"]["devicePlugin"]["enableDevicePlugin"] = False
-    assert shown([], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]})[GPU] == "0"
-
-
-def test_a_device_config_can_select_nodes_by_shape_without_discovery() -> None:
-    selector = {"node.kubernetes.io/instance-type": SHAPE.name}
-    config = helm_operators.device_config("kube-amd-gpu", selector, tolerations(SHAPE.node.taints))
-    assert shown([], [OPERATOR], DeviceConfig=[config])[GPU] == "8"
-
-
-def test_okes_device_plug_in_alone_makes_nodes_advertise_gpus() -> None:
-    assert shown([pod({"k8s-app": "amdgpu-device-plugin"})])[GPU] == "8"
-
-
-def test_the_rdma_network_makes_nodes_advertise_virtual_functions() -> None:
-    assert shown([PLUGIN], **RDMA) == {GPU: "0", FUNCTION: "8"}
-
-
-@pytest.mark.parametrize("missing", ["pod", *RDMA])
-def test_without_any_one_part_of_the_rdma_network_no_node_has_virtual_functions(missing: str) -> None:
-    objects = {kind: result for kind, result in RDMA.items() if kind != missing}
-    assert shown([] if missing == "pod" else [PLUGIN], **objects)[FUNCTION] == "0"
-
-
-def test_an_sriovnetworknodepolicys_resource_name_is_that_which_nodes_advertise() -> None:
-    other = copy.deepcopy(rdma_network.policy(SHAPE))
-    other["spec"]["resourceName"] = "other"
-    assert shown([PLUGIN], **{**RDMA, "SriovNetworkNodePolicy": [other]})[FUNCTION] == "0"
+    by_discovery, by_shape = (
+        node_devices(unlabelled, ClusterObjects([], [OPERATOR], {"DeviceConfig": [config]}), device_rules())[GPU]
+        for config in (CONFIG, BY_SHAPE)
+    )
+    assert (by_discovery, by_shape) == ("0", "8")
 
 
 class Nodes:

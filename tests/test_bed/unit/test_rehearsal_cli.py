@@ -32,17 +32,20 @@ def command(project: Path, *words: str) -> Result:
     return CliRunner().invoke(app, ["rehearse", *words], env={"LLMD_OKE_PROJECT": str(project)})
 
 
-def test_an_option_before_a_subcommand_of_rehearse_is_refused_with_its_right_place(project: Path):
-    refused = command(project, "--stack", "guide", "down").exception
+def refusal(project: Path, *words: str) -> KitError:
+    refused = command(project, *words).exception
     assert isinstance(refused, KitError)
+    return refused
+
+
+def test_an_option_before_a_subcommand_of_rehearse_is_refused_with_its_right_place(project: Path):
+    refused = refusal(project, "--stack", "guide", "down")
     assert refused.message == "Options before `down` count for nothing: --stack"
     assert refused.remedy == "Put it behind: llmd-oke rehearse down --stack guide"
 
 
 def test_an_option_that_a_subcommand_of_rehearse_lacks_is_refused(project: Path):
-    refused = command(project, "--time-scale", "3", "down").exception
-    assert isinstance(refused, KitError)
-    assert refused.remedy == "`down` has no --time-scale."
+    assert refusal(project, "--time-scale", "3", "down").remedy == "`down` has no --time-scale."
 
 
 def test_rehearse_status_finds_the_project_by_its_environment_variable(project: Path):
@@ -51,15 +54,12 @@ def test_rehearse_status_finds_the_project_by_its_environment_variable(project: 
 
 @pytest.mark.parametrize("subcommand", ["status", "down"])
 def test_outside_a_project_rehearse_down_reports_an_error(tmp_path: Path, subcommand: str):
-    refused = command(tmp_path, subcommand).exception
-    assert isinstance(refused, KitError)
-    assert "no Pulumi.yaml" in refused.message
+    assert "no Pulumi.yaml" in refusal(tmp_path, subcommand).message
 
 
 def after(other: Path, *words: str) -> KitError:
     """Rehearse the example of a second model after another project; return the refusal."""
-    refused = command(EXAMPLES / "second-model", *words, "--after", str(other)).exception
-    assert isinstance(refused, KitError)
+    refused = refusal(EXAMPLES / "second-model", *words, "--after", str(other))
     assert running_rehearsals.phase(EXAMPLES / "second-model", "rehearsal") == "gone"
     return refused
 
@@ -79,8 +79,7 @@ def test_rehearse_refuses_the_after_option_together_with_the_real_vllm():
 
 @pytest.mark.parametrize("option", ["--time-scale", "--startup-seconds", "--scaling-speed"])
 def test_options_for_simulated_servers_are_refused_with_the_real_vllm(project: Path, option: str):
-    refused = command(project, "--vllm", "real", option, "4").exception
-    assert isinstance(refused, KitError)
+    refused = refusal(project, "--vllm", "real", option, "4")
     assert refused.message == f"vLLM itself goes by the wall clock: {option} would do nothing."
 
 
@@ -93,7 +92,7 @@ def test_a_stack_that_vllm_cannot_serve_on_cpus_is_refused_by_line(tmp_path: Pat
         "topology: 2p-tp1-1d-tp2", "topology: agg-tp1-1r\n        engine: {kvCache: {hostMemoryGib: 20}}"
     )
     (tmp_path / "stacks/Pulumi.small.yaml").write_text(text)
-    refused = command(tmp_path, "--stack", "small", "--vllm", "real").exception
+    refused = refusal(tmp_path, "--stack", "small", "--vllm", "real")
     assert isinstance(refused, InvalidStack)
     (problem,) = refused.problems
     assert (problem.path, text.splitlines()[(problem.line or 0) - 1].split()[0]) == (

@@ -117,9 +117,7 @@ class _Starved:
         return asyncio.get_running_loop().time() - self._started_s
 
 
-async def test_starved_time_of_a_process_does_not_count_against_its_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_starved_time_of_a_process_does_not_count_against_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer after twenty times the limit is in time."""
     monkeypatch.setattr("llmd_rehearsal.running_time.Starvation", _Starved)
     loop = asyncio.get_running_loop()

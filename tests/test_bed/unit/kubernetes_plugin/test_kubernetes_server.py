@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -33,6 +33,12 @@ def create(stub: Any, *, preview: bool, kind: str = "core/v1:ConfigMap") -> Any:
     )
 
 
+def error_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as failure:
+        call(*arguments, **named)
+    return failure.value.code(), failure.value.details()
+
+
 def test_the_stand_in_reports_the_plug_in_version_that_it_implements(stub: Any):
     assert stub.GetPluginInfo(Empty()).version == "4.30.0"
 
@@ -45,10 +51,8 @@ def test_the_stand_ins_schema_has_the_settings_of_pulumis_kubernetes_provider(st
 
 
 def test_the_handshake_call_is_unimplemented_as_in_the_real_plug_in(stub: Any):
-    with pytest.raises(grpc.RpcError) as failure:
-        stub.Handshake(provider.ProviderHandshakeRequest())
-    assert failure.value.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert failure.value.details() == "method Handshake not implemented"
+    refused = error_of(stub.Handshake, provider.ProviderHandshakeRequest())
+    assert refused == (grpc.StatusCode.UNIMPLEMENTED, "method Handshake not implemented")
 
 
 def test_pulumi_can_attach_to_a_running_kubernetes_stand_in(stub: Any):
@@ -61,24 +65,18 @@ def test_a_preview_without_a_cluster_returns_an_objects_inputs_unchanged(stub: A
 
 
 def test_an_update_of_a_kubernetes_object_without_a_cluster_fails_with_an_error(stub: Any):
-    with pytest.raises(grpc.RpcError) as failure:
-        create(configured(stub), preview=False)
-    assert failure.value.code() == grpc.StatusCode.UNKNOWN
-    assert failure.value.details().startswith(
-        "configured Kubernetes cluster is unreachable: failed to parse kubeconfig"
-    )
+    code, words = error_of(create, configured(stub), preview=False)
+    assert code == grpc.StatusCode.UNKNOWN
+    assert words.startswith("configured Kubernetes cluster is unreachable: failed to parse kubeconfig")
 
 
 def test_a_kubernetes_kind_that_the_stand_in_does_not_list_is_refused(stub: Any):
-    with pytest.raises(grpc.RpcError) as failure:
-        create(configured(stub), preview=True, kind="core/v1:PodTemplate")
-    assert "kubernetes:core/v1:PodTemplate is not in this rehearsal" in failure.value.details()
+    _, words = error_of(create, configured(stub), preview=True, kind="core/v1:PodTemplate")
+    assert "kubernetes:core/v1:PodTemplate is not in this rehearsal" in words
 
 
 def test_a_call_to_the_kubernetes_stand_in_before_its_configuration_is_refused(stub: Any):
-    with pytest.raises(grpc.RpcError) as failure:
-        create(stub, preview=True)
-    assert failure.value.details() == "the Kubernetes provider was not configured"
+    assert error_of(create, stub, preview=True)[1] == "the Kubernetes provider was not configured"
 
 
 def test_yaml_is_parsed_and_kubernetes_lists_are_split_into_objects(stub: Any):

@@ -11,6 +11,12 @@ PULL = ImagePullArgs(namespace="llm-d", image="vllm/vllm-openai-rocm:v1", shape=
 TABLE = load(Path(__file__).parents[4] / "values" / "rehearsal" / "images.yaml")
 
 
+def entry_of(image: str, *words: list[str] | None) -> ImageEntry:
+    entry = TABLE.find(image, *words)
+    assert entry
+    return entry
+
+
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
@@ -35,14 +41,11 @@ def test_an_images_repository_excludes_tag_and_digest(image: str, expected: str)
     ],
 )
 def test_images_of_picker_sidecar_and_envoy_run_real_programs_in_rehearsals(image: str, program: str) -> None:
-    entry = TABLE.find(image)
-    assert entry is not None
-    assert entry.program == program
+    assert entry_of(image).program == program
 
 
 def test_a_rehearsed_envoy_has_fewer_threads_than_its_manifest_requests() -> None:
-    entry = TABLE.find("docker.io/envoyproxy/envoy:distroless-v1.40.0")
-    assert entry is not None
+    entry = entry_of("docker.io/envoyproxy/envoy:distroless-v1.40.0")
     words = ["envoy", "--concurrency", "8", "-c", "x"]
     assert entry.with_flags(words)[: len(words)] == ["envoy", "--concurrency", "2", "-c", "x"]
     assert "--concurrency" not in entry.with_flags(["envoy", "-c", "x"])
@@ -52,15 +55,6 @@ def test_the_table_of_programs_adds_flags_that_a_containers_command_does_not_set
     entry = ImageEntry(repositories=("a",), program="a", path="/a", adds={"--every": "10s"})
     assert entry.with_flags(["a", "-c", "x"]) == ["a", "-c", "x", "--every", "10s"]
     assert entry.with_flags(["a", "--every=1s"]) == ["a", "--every=1s"]
-
-
-@pytest.mark.parametrize(
-    "image", ["ghcr.io/llm-d/llm-d-rocm:v0.5.0", "vllm/vllm-openai-rocm:v0.15.1", "vllm/vllm-openai:v0.15.1"]
-)
-def test_vllm_images_are_simulated(image: str) -> None:
-    entry = TABLE.find(image)
-    assert entry is not None
-    assert entry.simulator == "vllm"
 
 
 PYTHON_IMAGE = "docker.io/library/python:3.12.8-slim-bookworm"
@@ -80,25 +74,24 @@ VLLM_IMAGE = "ghcr.io/llm-d/llm-d-rocm:v0.5.0"
 def test_only_python_programs_of_vllm_images_can_import_third_party_packages(
     image: str, command: list[str] | None, arguments: list[str] | None, python: str
 ) -> None:
-    entry = TABLE.find(image, command, arguments)
-    assert entry is not None
-    assert entry.python == python
+    assert entry_of(image, command, arguments).python == python
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments"),
+    ("image", "command", "arguments"),
     [
-        (None, ["--model", "m"]),
-        (["python", "-m", "vllm.entrypoints.openai.api_server"], ["--model", "m"]),
-        (["vllm", "serve"], ["m"]),
+        (VLLM_IMAGE, None, None),
+        ("vllm/vllm-openai-rocm:v0.15.1", None, None),
+        ("vllm/vllm-openai:v0.15.1", None, None),
+        (VLLM_IMAGE, None, ["--model", "m"]),
+        (VLLM_IMAGE, ["python", "-m", "vllm.entrypoints.openai.api_server"], ["--model", "m"]),
+        (VLLM_IMAGE, ["vllm", "serve"], ["m"]),
     ],
 )
-def test_a_vllm_images_server_command_is_simulated_in_all_its_forms(
-    command: list[str] | None, arguments: list[str]
+def test_the_servers_of_vllm_images_are_simulated_by_all_forms_of_their_command(
+    image: str, command: list[str] | None, arguments: list[str] | None
 ) -> None:
-    entry = TABLE.find(VLLM_IMAGE, command, arguments)
-    assert entry is not None
-    assert entry.simulator == "vllm"
+    assert entry_of(image, command, arguments).simulator == "vllm"
 
 
 def test_a_rehearsal_runs_no_command_other_than_python_in_a_python_image() -> None:
@@ -107,9 +100,7 @@ def test_a_rehearsal_runs_no_command_other_than_python_in_a_python_image() -> No
 
 def test_a_pod_that_only_keeps_an_image_on_its_node_needs_no_process() -> None:
     pod = daemon_set(PULL)["spec"]["template"]["spec"]
-    entry = TABLE.find(VLLM_IMAGE, pod["containers"][0]["command"])
-    assert entry is not None
-    assert entry.idle
+    assert entry_of(VLLM_IMAGE, pod["containers"][0]["command"]).idle
 
 
 def test_an_image_in_a_private_registry_runs_the_original_images_program() -> None:

@@ -1,7 +1,8 @@
 """Servers of vLLM itself: every argument and variable is the stack's, but for what the data file lists."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from stack_files import PROJECT
 VALUES = {"family": "llama", "dtype": "float32", "kv_cache_bytes": "1024"}
 
 
-def rendered(stack: str) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Yield command line and variables of each container of vLLM."""
-    for args, variables in rendered_servers(render(stack, project=PROJECT)):
-        yield ["vllm", "serve", *args], variables
+@cache
+def rendered(stack: str) -> list[tuple[list[str], dict[str, str]]]:
+    """Return command line and variables of each container of vLLM."""
+    containers = rendered_servers(render(stack, project=PROJECT))
+    return [(["vllm", "serve", *args], variables) for args, variables in containers]
 
 
 def servers(argv: list[str], values: Mapping[str, str] = VALUES) -> RealServers:
@@ -47,7 +49,7 @@ def test_each_argument_of_the_real_vllm_is_the_rendered_one_or_a_listed_differen
 
 @pytest.mark.parametrize("family", real_vllm_data().families)
 def test_arguments_of_a_model_family_are_listed_differences_behind_the_stacks_own(family: str) -> None:
-    argv = next(rendered("small"))[0]
+    argv = rendered("small")[0][0]
     run = servers(argv, {**VALUES, "family": family}).argv(argv)
     of_family = [item.value for item in real_vllm_data().families[family].differences]
     added = [*of_family, "--dtype=float32", "--kv-cache-memory-bytes=1024"]

@@ -81,6 +81,15 @@ class Server:
             transfer.engine_id, request.sequence.request_id, transfer.side_channel_host, transfer.side_channel_port
         )
 
+    def hand_over_to(self, decode: "Server", start: int = 0, tokens: int = 4096) -> tuple[Request, float]:
+        """Prefill here and decode there; return the decode request and when it was submitted."""
+        filled = self.request(tokens, 1, start=start, hold=True)
+        self.clock.run(until_s=self.clock.now() + 1)
+        submitted_s = self.clock.now()
+        request = decode.request(tokens, 8, start=start, remote=self.remote_blocks(filled))
+        self.clock.run(until_s=submitted_s + 20)
+        return request, submitted_s
+
 
 @pytest.fixture(name="clock")
 def clock_fixture() -> VirtualClock:

@@ -24,13 +24,14 @@ LLAMA, BASE = "meta-llama/Llama-3.1-8B-Instruct", "/model-cache/hub/snapshots/c"
 UPDATES = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_LORA_RESOLVER_CACHE_DIR": "/model-cache/adapters"}
 
 
-def adapter(folder: Path, name: str, **changes: Any) -> None:
-    """Write an adapter where the resolver looks."""
-    place = folder / "adapters" / name
-    place.mkdir(parents=True)
-    config = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": BASE, **changes}
-    (place / "adapter_config.json").write_text(json.dumps(config))
-    (place / "adapter_model.safetensors").write_bytes(name.encode())
+def adapter(folder: Path, *names: str, **changes: Any) -> None:
+    """Write adapters where the resolver looks."""
+    for name in names:
+        place = folder / "adapters" / name
+        place.mkdir(parents=True)
+        config = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": BASE, **changes}
+        (place / "adapter_config.json").write_text(json.dumps(config))
+        (place / "adapter_model.safetensors").write_bytes(name.encode())
 
 
 @pytest.fixture
@@ -75,8 +76,7 @@ async def text(client: Any, name: str) -> str:
 async def test_an_adapter_that_is_added_while_a_server_runs_is_found_and_changes_answers(start, tmp_path: Path):
     client = await start()
     assert (await ask(client, "sql-1"))[0] == 404
-    adapter(tmp_path, "sql-1")
-    adapter(tmp_path, "sql-2")
+    adapter(tmp_path, "sql-1", "sql-2")
     answers = {await text(client, name) for name in (LLAMA, "sql-1", "sql-2")}
     assert len(answers) == 3
     assert await text(client, "sql-1") == await text(client, "sql-1")
@@ -124,8 +124,7 @@ async def test_an_injected_fault_makes_a_loaded_adapter_answer_as_the_base_model
 
 async def test_adapters_can_be_loaded_replaced_and_unloaded_through_the_api(start, tmp_path: Path):
     client = await start()
-    for name in ("one", "other"):
-        adapter(tmp_path, name)
+    adapter(tmp_path, "one", "other")
     load = {"lora_name": "sql", "lora_path": "/model-cache/adapters/one"}
     assert (await client.post("/v1/load_lora_adapter", json=load)).status == 200
     assert (await client.post("/v1/load_lora_adapter", json=load)).status == 400
@@ -184,8 +183,7 @@ async def test_the_adapter_metric_lists_an_adapter_only_while_requests_for_it_ru
 
 async def test_a_request_that_waits_for_an_adapter_slot_does_not_block_later_requests(start, tmp_path: Path):
     client = await start("--max-loras=2")
-    for name in ("sql-1", "sql-2", "sql-3"):
-        adapter(tmp_path, name)
+    adapter(tmp_path, "sql-1", "sql-2", "sql-3")
     names = ["sql-1", "sql-2", "sql-3", "sql-1", LLAMA]
     answers = await asyncio.gather(*(ask(client, name, max_tokens=40) for name in names))
     assert [status for status, _ in answers] == [200] * 5
@@ -196,8 +194,7 @@ async def test_a_request_that_waits_for_an_adapter_slot_does_not_block_later_req
 
 async def test_an_adapter_is_loaded_only_once_while_it_stays_in_an_adapter_slot(start, tmp_path: Path):
     client = await start("--max-loras=2")
-    for name in ("sql-1", "sql-2", "sql-3"):
-        adapter(tmp_path, name)
+    adapter(tmp_path, "sql-1", "sql-2", "sql-3")
     for name in ("sql-1", "sql-2", "sql-1", "sql-3", "sql-1", "sql-2", LLAMA):
         await text(client, name)
     assert await counted(client, "llmd_oke_simulator_adapter_requests_total") == 6

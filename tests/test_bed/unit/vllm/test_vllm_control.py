@@ -68,7 +68,6 @@ async def log(control, id_="one"):
 
 
 async def test_a_simulated_server_answers_after_it_has_loaded_its_model(control, run, client):
-    """State running, probes answer, the log says so."""
     assert await run() == {"state": "running", "exit_code": None}
     assert (await client.get("/health")).status == 200
     assert await (await client.get("/version")).json() == {"version": "v0.27.1"}
@@ -85,7 +84,6 @@ async def test_a_model_without_measured_latencies_is_simulated_with_computed_bou
 
 @pytest.mark.parametrize(("startup_scale", "startup_s"), [(1.0, None), (0.0001, 60.0)])
 async def test_a_simulated_server_does_not_listen_while_it_loads_its_model(control, client, port):
-    """Connection refused, as vLLM."""
     command = ["vllm", "serve", "openai/gpt-oss-120b", "--host", HOST, "--port", str(port)]
     body = {"id": "one", "argv": command, "env": {}, "image": "vllm:v1"}
     await control.post("/servers", json=body)
@@ -117,13 +115,11 @@ async def test_a_server_whose_image_refuses_the_attention_backend_exits(control,
 
 
 async def test_a_simulated_server_exits_for_a_model_outside_the_catalogue(control, run):
-    """The message says which are known."""
     assert (await run(argv=["vllm", "serve", "nobody/nothing"]))["exit_code"] == 1
     assert "gpt-oss-120b" in await log(control)
 
 
 async def test_a_simulated_server_on_an_occupied_port_exits_with_an_error(control, run):
-    """Address already in use."""
     await run()
     assert await run(id_="two") == {"state": "exited", "exit_code": 1}
     assert "Address already in use" in await log(control, "two")
@@ -141,7 +137,6 @@ async def test_a_simulated_server_closes_an_idle_connection_after_the_keep_alive
 
 
 async def test_the_simulators_wait_request_ends_with_the_server_or_at_its_time_limit(control, run):
-    """204 while it runs, 200 with the exit code afterwards."""
     await run()
     assert (await control.get("/servers/one/wait?timeout_s=0.01")).status == 204
     waiting = asyncio.create_task(control.get("/servers/one/wait?timeout_s=10"))
@@ -151,7 +146,6 @@ async def test_the_simulators_wait_request_ends_with_the_server_or_at_its_time_l
 
 
 async def test_a_stopped_simulated_server_frees_its_port_and_its_id(control, run, client):
-    """Deleting again, or what never was, changes nothing."""
     await run()
     await control.delete("/servers/one")
     with pytest.raises(aiohttp.ClientConnectorError):
@@ -162,14 +156,12 @@ async def test_a_stopped_simulated_server_frees_its_port_and_its_id(control, run
 
 
 async def test_starting_a_simulated_server_with_an_id_in_use_is_refused(control, run):
-    """409."""
     await run()
     body = {"id": "one", "argv": ["vllm", "serve", "m"], "env": {}, "image": ""}
     assert (await control.post("/servers", json=body)).status == 409
 
 
 async def test_the_simulator_refuses_a_start_without_arguments_and_an_unknown_server_id(control):
-    """400 for a body without argv, 404 for an unknown id."""
     assert (await control.post("/servers", json={"id": "x"})).status == 400
     assert (await control.get("/servers/unknown")).status == 404
 
@@ -195,7 +187,6 @@ async def test_running_requests_of_a_stopping_server_end_within_its_shutdown_tim
 
 
 async def test_the_health_document_of_the_vllm_simulator_reports_its_lag(control, run):
-    """And how many servers it has."""
     await run()
     health = await (await control.get("/healthz")).json()
     assert health["servers"] == 1

@@ -27,29 +27,7 @@ def value(metrics, family, sample, **labels):
     return matches[0]
 
 
-def test_a_prometheus_client_parses_every_metric_that_the_kit_knows(metrics):
-    """Names and types as in vLLM."""
-    kinds = {name: family.type for name, family in families(metrics).items()}
-    gauges = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
-    histograms = {
-        "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
-        "vllm:request_prompt_tokens", "vllm:request_generation_tokens",
-        "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds",
-        "vllm:nixl_xfer_time_seconds", "vllm:nixl_bytes_transferred", "vllm:request_inference_time_seconds",
-        "vllm:request_time_per_output_token_seconds",
-    }  # fmt: skip
-    counters = {
-        "vllm:num_preemptions", "vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:prompt_tokens",
-        "vllm:generation_tokens", "vllm:request_success", "vllm:external_prefix_cache_queries",
-        "vllm:external_prefix_cache_hits",
-    }  # fmt: skip
-    assert {name for name, kind in kinds.items() if kind == "histogram"} == histograms
-    assert counters <= {name for name, kind in kinds.items() if kind == "counter"}
-    assert gauges <= {name for name, kind in kinds.items() if kind == "gauge"}
-
-
 def test_the_simulated_vllms_metrics_have_vllms_labels(metrics):
-    """model_name and engine; finished_reason for requests."""
     metrics.running = 3
     metrics.cache_usage = 0.25
     metrics.finished["length"] = 7
@@ -84,7 +62,6 @@ def test_without_a_kv_connector_there_are_no_transfer_metrics():
 
 
 def test_the_simulators_lag_metric_has_the_greatest_lag_of_the_last_seconds(metrics):
-    """The greatest of the last seconds, and what only grows."""
     lag = metrics._lag
     lag.record(0.001, 1.0)
     lag.record(0.050, 2.0)

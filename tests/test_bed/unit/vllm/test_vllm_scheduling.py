@@ -25,7 +25,6 @@ def test_a_single_request_takes_a_prefill_and_a_decode_step_for_each_later_token
 
 
 def test_a_prompt_longer_than_the_token_budget_is_prefilled_in_chunks(serve, clock):
-    """The first token comes after all chunks."""
     server = serve("--max-num-batched-tokens", "2048")
     request = server.request(5000, 1)
     clock.run()
@@ -55,7 +54,6 @@ def test_the_prefill_of_a_new_prompt_delays_the_tokens_of_running_sequences(serv
 
 
 def test_no_more_sequences_run_than_max_num_seqs(serve, clock):
-    """The others wait for a place, in order of arrival."""
     server = serve("--max-num-seqs", "2")
     requests = [server.request(16, 10, start=1000 * index) for index in range(3)]
     clock.run(until_s=0.1)
@@ -80,7 +78,6 @@ def test_a_cached_prefix_is_not_prefilled_again(serve, clock):
 
 
 def test_without_prefix_caching_equal_prompts_take_equal_times(serve, clock):
-    """No lookups are counted either."""
     server = serve("--no-enable-prefix-caching")
     first = server.request(4096, 1)
     first.sequence.hashes.clear()
@@ -94,7 +91,6 @@ def test_without_prefix_caching_equal_prompts_take_equal_times(serve, clock):
 
 
 def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_restarts(serve, clock):
-    """All tokens come in the end; what was computed is computed again."""
     server = serve("--num-gpu-blocks-override", "8", "--max-model-len", "100", "--no-enable-prefix-caching")
     old, young = server.request(30, 60), server.request(30, 60, start=500)
     clock.run()
@@ -114,7 +110,6 @@ def test_a_prompt_waits_until_there_are_free_kv_blocks_for_it(serve, clock):
 
 
 def test_an_aborted_request_frees_its_kv_blocks(serve, clock):
-    """Running, waiting and arriving ones alike."""
     server = serve("--max-num-seqs", "1")
     running, waiting = server.request(16, 1000), server.request(16, 1000)
     clock.run(until_s=0.1)
@@ -138,7 +133,6 @@ def test_the_decode_bench_connector_fills_the_prompts_kv_cache_without_prefill(s
 
 
 def test_metrics_of_the_simulated_vllm_agree_with_its_finished_requests(serve, clock):
-    """Counts of tokens and requests, and times that are parts of the whole."""
     server = serve()
     for index in range(5):
         server.request(1000, 50, start=1000 * index)
@@ -153,7 +147,6 @@ def test_metrics_of_the_simulated_vllm_agree_with_its_finished_requests(serve, c
 
 
 def test_simulated_requests_at_constant_concurrency_obey_littles_law(serve, clock):
-    """Requests in flight are rate times latency."""
     server = serve("--no-enable-prefix-caching")
     done = []
 
@@ -177,7 +170,6 @@ def test_simulated_requests_at_constant_concurrency_obey_littles_law(serve, cloc
 
 
 def test_no_more_kv_blocks_are_allocated_than_exist():
-    """All or nothing."""
     pool = BlockPool(4)
     assert pool.allocate(3) is not None
     assert pool.allocate(2) is None
@@ -197,7 +189,6 @@ def test_a_released_kv_block_is_found_by_its_content_until_it_is_reused():
 
 
 def test_a_kv_block_of_several_sequences_is_free_when_the_last_one_releases_it():
-    """Reference counts."""
     pool = BlockPool(2)
     blocks = pool.allocate(2)
     pool.cache(blocks[0], 11)
@@ -256,7 +247,6 @@ def test_the_simulated_vllm_accepts_all_forms_of_prompts_and_messages():
 
 
 def test_the_virtual_clock_runs_planned_calls_in_order_of_time():
-    """And not at all without them."""
     clock, seen = VirtualClock(), []
     clock.call_at(2.0, lambda: seen.append(clock.now()))
     clock.call_at(1.0, lambda: clock.call_at(1.5, lambda: seen.append(clock.now())))
@@ -280,7 +270,6 @@ class _Loop:
 
 
 def test_a_simulated_second_takes_as_many_wall_seconds_as_the_time_scale():
-    """0.5 is twice as fast."""
     loop = _Loop()
     clock = WallClock(loop, 0.5)
     clock.call_at(10.0, lambda: None)

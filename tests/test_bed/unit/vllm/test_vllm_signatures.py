@@ -66,33 +66,24 @@ def test_doctor_recognizes_a_kv_transfer_from_a_server_that_is_gone(serve, clock
     assert fired("\n".join(decode.log)) == {"nixl-transfer-fails"}
 
 
-def test_doctor_recognizes_prefill_and_decode_servers_with_different_settings(serve, clock):
+def test_doctor_recognizes_prefill_and_decode_servers_with_different_settings(serve):
     prefill = serve("--kv-transfer-config", NIXL, "--no-disable-hybrid-kv-cache-manager")
     decode = serve("--kv-transfer-config", NIXL, "--disable-hybrid-kv-cache-manager", host="10.244.0.3")
-    filled = prefill.request(4096, 1, hold=True)
-    clock.run(until_s=1)
-    decode.request(4096, 8, remote=prefill.remote_blocks(filled))
-    clock.run(until_s=20)
+    prefill.hand_over_to(decode)
     assert fired("\n".join(decode.log)) == {"nixl-transfer-fails", "nixl-versions-differ"}
 
 
-def test_doctor_recognizes_a_decode_server_crash_over_a_new_prefill_server(serve, clock):
+def test_doctor_recognizes_a_decode_server_crash_over_a_new_prefill_server(serve):
     fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
     decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
     first, second = (serve("--kv-transfer-config", NIXL, host=f"10.244.1.{index}") for index in range(2))
     for prefill, start in ((first, 0), (second, 10_000)):
-        filled = prefill.request(4096, 1, start=start, hold=True)
-        clock.run(until_s=clock.now() + 1)
-        decode.request(4096, 8, start=start, remote=prefill.remote_blocks(filled))
-        clock.run(until_s=clock.now() + 20)
+        prefill.hand_over_to(decode, start)
         prefill.leave()
     assert "nixl-crash-after-prefill-restart" in fired("\n".join(decode.log))
 
 
-def test_doctor_finds_no_fault_in_a_pair_of_servers_that_transfers_kv_cache(serve, clock):
+def test_doctor_finds_no_fault_in_a_pair_of_servers_that_transfers_kv_cache(serve):
     prefill, decode = (serve("--kv-transfer-config", NIXL, host=f"10.244.0.{index}") for index in (2, 3))
-    filled = prefill.request(4096, 1, hold=True)
-    clock.run(until_s=1)
-    decode.request(4096, 8, remote=prefill.remote_blocks(filled))
-    clock.run(until_s=20)
+    prefill.hand_over_to(decode)
     assert fired("\n".join([*prefill.log, *decode.log])) == set()

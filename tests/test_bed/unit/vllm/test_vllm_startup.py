@@ -119,7 +119,6 @@ def test_the_kv_cache_has_the_size_computed_from_gpu_and_model_memory():
 
 
 def test_an_fp8_kv_cache_holds_twice_as_many_tokens_as_the_default_one():
-    """Half the bytes for each."""
     assert size_of("--kv-cache-dtype", "fp8").tokens == pytest.approx(2 * size_of().tokens, rel=0.001)
 
 
@@ -138,7 +137,6 @@ def test_an_fp8_kv_cache_holds_twice_as_many_tokens_as_the_default_one():
     ],
 )
 def test_a_model_that_does_not_fit_gpu_memory_is_refused_in_vllms_words(flags, words):
-    """Exit code 1."""
     error = size_refusal(*flags)
     assert error.exit_code == 1
     assert words in error.text
@@ -159,7 +157,6 @@ def test_a_server_is_refused_that_needs_more_gpus_than_its_container_requests():
 
 
 def test_vllms_override_variable_permits_a_max_model_len_above_the_models_own():
-    """VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."""
     options = serve("--max-model-len", "200000", environment={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
     assert cache_size(options, model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")).max_model_len == 200_000
 
