@@ -4,8 +4,8 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from listening import Listener
 from llmd_base.errors import KitError
-from llmd_base.progress import SilentProgress
 from llmd_oke.operations.locks import until
 from llmd_rehearsal.cluster_spec import ClusterSpec, ProcessSpec, TcpReady
 
@@ -15,16 +15,6 @@ pytestmark = pytest.mark.rehearsal
 def failed(cluster):
     record = cluster.status()
     return record is not None and record.phase == "failed" and not record.supervisor.alive()
-
-
-class Listener(SilentProgress):
-    """A listener that keeps steps."""
-
-    def __init__(self):
-        self.steps = []
-
-    def step(self, text):
-        self.steps.append(text)
 
 
 class Impatient(Listener):

@@ -1,12 +1,11 @@
 """Programs taken out of the images that stacks deploy, from a real registry."""
 
-import io
 import json
 import platform
-import tarfile
 from pathlib import Path
 
 import pytest
+from file_server import archive
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.container_images import ContainerImage
@@ -24,13 +23,7 @@ def on_amd64(monkeypatch: pytest.MonkeyPatch):
 
 
 def layer(**files: bytes) -> tuple[str, bytes]:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return LAYER, buffer.getvalue()
+    return LAYER, archive(files)
 
 
 def download(registry: RegistryProgram, digest: str, file: str = "app/epp") -> ProgramDownload:

@@ -1,11 +1,10 @@
 """Pulls of simulated nodes with pods' image pull Secrets, from the stand-in for a private registry and a real one."""
 
-import asyncio
 import base64
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -66,107 +65,78 @@ class Observed:
         return ""
 
 
-def observe(folder: Path, steps: Callable[[Observed], Coroutine[Any, Any, None]]) -> None:
-    """Run steps beside the stand-in for a registry, whose only password is `first`, which the pods' Secret has."""
-
-    async def run() -> None:
-        accounts, secrets = folder / "accounts.json", Secrets()
-        runner = web.AppRunner(Registry(accounts).application())
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0]
-        observed = Observed(accounts, secrets, secrets.puller(f"http://{host}:{port}"))
-        observed.accept("first")
-        observed.sign_in("first")
-        try:
-            await steps(observed)
-        finally:
-            await runner.cleanup()
-
-    asyncio.run(run())
+@pytest.fixture
+async def seen(tmp_path: Path) -> AsyncIterator[Observed]:
+    """A stand-in for a registry, whose only password is `first`, which the pods' Secret has."""
+    accounts, secrets = tmp_path / "accounts.json", Secrets()
+    runner = web.AppRunner(Registry(accounts).application())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    observed = Observed(accounts, secrets, secrets.puller(f"http://{host}:{port}"))
+    observed.accept("first")
+    observed.sign_in("first")
+    yield observed
+    await runner.cleanup()
 
 
-def test_a_pod_with_the_registrys_password_in_its_secret_gets_its_image(tmp_path: Path) -> None:
-    async def steps(seen: Observed) -> None:
-        assert await seen.refused() == ""
-        assert await seen.refused(pod("gpu-0", "absent"), "docker.io/library/python:3.12") == ""
-
-    observe(tmp_path, steps)
+async def test_a_pod_with_the_registrys_password_in_its_secret_gets_its_image(seen: Observed) -> None:
+    assert await seen.refused() == ""
+    assert await seen.refused(pod("gpu-0", "absent"), "docker.io/library/python:3.12") == ""
 
 
-def test_a_pod_without_the_secret_waits_with_the_reason_and_the_name_of_its_image(tmp_path: Path) -> None:
-    async def steps(seen: Observed) -> None:
-        told = await seen.refused(pod("gpu-0", "absent"))
-        assert told.startswith(f'ErrImagePull: failed to pull image "{IMAGE}": failed to authorize: 401')
-        seen.sign_in("wrong")
-        assert "401" in await seen.refused()
-
-    observe(tmp_path, steps)
+async def test_a_pod_without_the_secret_waits_with_the_reason_and_the_name_of_its_image(seen: Observed) -> None:
+    told = await seen.refused(pod("gpu-0", "absent"))
+    assert told.startswith(f'ErrImagePull: failed to pull image "{IMAGE}": failed to authorize: 401')
+    seen.sign_in("wrong")
+    assert "401" in await seen.refused()
 
 
-def test_a_pull_secret_changed_in_place_keeps_a_nodes_images_and_pulls_others(tmp_path: Path) -> None:
-    async def steps(seen: Observed) -> None:
-        assert await seen.refused() == ""
-        seen.accept("first", "second")
-        seen.sign_in("second")
-        seen.accept("second")
-        assert await seen.refused() == ""
-        assert await seen.refused(pod("gpu-1")) == ""
-
-    observe(tmp_path, steps)
+async def test_a_pull_secret_changed_in_place_keeps_a_nodes_images_and_pulls_others(seen: Observed) -> None:
+    assert await seen.refused() == ""
+    seen.accept("first", "second")
+    seen.sign_in("second")
+    seen.accept("second")
+    assert await seen.refused() == ""
+    assert await seen.refused(pod("gpu-1")) == ""
 
 
-def test_a_secret_that_is_left_as_it_was_starts_pods_on_nodes_with_the_image_alone(tmp_path: Path) -> None:
-    async def steps(seen: Observed) -> None:
-        assert await seen.refused() == ""
-        seen.accept("second")
-        assert await seen.refused() == ""
-        assert "401" in await seen.refused(pod("gpu-1"))
-
-    observe(tmp_path, steps)
+async def test_a_secret_that_is_left_as_it_was_starts_pods_on_nodes_with_the_image_alone(seen: Observed) -> None:
+    assert await seen.refused() == ""
+    seen.accept("second")
+    assert await seen.refused() == ""
+    assert "401" in await seen.refused(pod("gpu-1"))
 
 
-def test_a_secret_that_is_made_anew_with_another_password_is_asked_for_again(tmp_path: Path) -> None:
-    async def steps(seen: Observed) -> None:
-        assert await seen.refused() == ""
-        seen.sign_in("second", uid="2")
-        assert "401" in await seen.refused()
-        seen.accept("second")
-        assert await seen.refused() == ""
-
-    observe(tmp_path, steps)
+async def test_a_secret_that_is_made_anew_with_another_password_is_asked_for_again(seen: Observed) -> None:
+    assert await seen.refused() == ""
+    seen.sign_in("second", uid="2")
+    assert "401" in await seen.refused()
+    seen.accept("second")
+    assert await seen.refused() == ""
 
 
-def test_a_node_whose_disks_were_replaced_asks_the_registry_for_its_images_again(tmp_path: Path) -> None:
-    async def steps(seen: Observed) -> None:
-        assert await seen.refused() == ""
-        seen.accept("second")
-        seen.puller.forget("gpu-0")
-        assert "401" in await seen.refused()
-
-    observe(tmp_path, steps)
+async def test_a_node_whose_disks_were_replaced_asks_the_registry_for_its_images_again(seen: Observed) -> None:
+    assert await seen.refused() == ""
+    seen.accept("second")
+    seen.puller.forget("gpu-0")
+    assert "401" in await seen.refused()
 
 
 @pytest.mark.parametrize("content", ["[]", '{"auths": null}', '{"auths": {"iad.ocir.io": null}}', "1"])
-def test_a_pull_secret_without_accounts_is_no_credential(content: str, tmp_path: Path) -> None:
-    async def steps(seen: Observed) -> None:
-        seen.secrets.put(content)
-        assert "no image pull Secret of the pod has credentials" in await seen.refused()
-
-    observe(tmp_path, steps)
+async def test_a_pull_secret_without_accounts_is_no_credential(content: str, seen: Observed) -> None:
+    seen.secrets.put(content)
+    assert "no image pull Secret of the pod has credentials" in await seen.refused()
 
 
-def test_a_pull_secret_may_have_user_and_password_apart_and_a_url_as_its_host(tmp_path: Path) -> None:
-    async def steps(seen: Observed) -> None:
-        account = {"username": USER, "password": "first"}
-        seen.secrets.put(json.dumps({"auths": {"https://iad.ocir.io/v1/": account}}))
-        assert await seen.refused() == ""
-
-    observe(tmp_path, steps)
+async def test_a_pull_secret_may_have_user_and_password_apart_and_a_url_as_its_host(seen: Observed) -> None:
+    account = {"username": USER, "password": "first"}
+    seen.secrets.put(json.dumps({"auths": {"https://iad.ocir.io/v1/": account}}))
+    assert await seen.refused() == ""
 
 
 @pytest.mark.parametrize(("secret", "is_refused"), [("ocir", False), ("absent", True)])
-def test_simulated_nodes_sign_in_at_a_real_registry_as_well(
+async def test_simulated_nodes_sign_in_at_a_real_registry_as_well(
     registry: RegistryProgram, secret: str, is_refused: bool
 ) -> None:
     repository = "namespace/mirror/docker.io/vllm/vllm-openai-rocm"
@@ -174,6 +144,5 @@ def test_simulated_nodes_sign_in_at_a_real_registry_as_well(
     registry.private.add(repository)
     secrets = Secrets()
     secrets.put(docker_config("iad.ocir.io", "any"))
-    puller = secrets.puller(f"http://{registry.address}")
-    seen = Observed(Path(), secrets, puller)
-    assert bool(asyncio.run(seen.refused(pod("gpu-0", secret)))) is is_refused
+    seen = Observed(Path(), secrets, secrets.puller(f"http://{registry.address}"))
+    assert bool(await seen.refused(pod("gpu-0", secret))) is is_refused

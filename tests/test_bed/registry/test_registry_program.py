@@ -1,11 +1,10 @@
 import hashlib
-import io
 import json
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
+from file_server import archive
 from llmd_base.progress import SilentProgress
 from llmd_oke.access import registry as registries
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
@@ -144,15 +143,10 @@ def test_a_missing_image_does_not_prevent_the_check_of_other_images_of_its_regis
     assert isinstance(missing, RegistryError)
 
 
-def archive(name: str, version: str) -> bytes:
+def chart_archive(name: str, version: str) -> bytes:
     """A chart's archive, as `helm package` makes it."""
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w:gz") as tar:
-        text = json.dumps({"apiVersion": "v2", "name": name, "version": version}).encode()
-        entry = tarfile.TarInfo(f"{name}/Chart.yaml")
-        entry.size = len(text)
-        tar.addfile(entry, io.BytesIO(text))
-    return written.getvalue()
+    text = json.dumps({"apiVersion": "v2", "name": name, "version": version})
+    return archive({f"{name}/Chart.yaml": text.encode()})
 
 
 @pytest.fixture
@@ -174,7 +168,7 @@ def run(argv: list[str], folder: Path) -> str:
 
 
 def test_helm_downloads_a_chart_by_the_locked_digest(registry: RegistryProgram, helm: list[str], tmp_path: Path):
-    content = archive("gpu", "1.0.1")
+    content = chart_archive("gpu", "1.0.1")
     digest = registry.push_chart("charts/gpu", "1.0.1", content)
     run([*helm, "pull", f"oci://{registry.address}/charts/gpu@{digest}", "--plain-http"], tmp_path)
     (pulled,) = tmp_path.glob("*.tgz")
@@ -184,7 +178,7 @@ def test_helm_downloads_a_chart_by_the_locked_digest(registry: RegistryProgram, 
 def test_a_mirrored_chart_archive_is_checked_against_the_checksum_in_the_catalogue(
     registry: RegistryProgram, helm: list[str], tmp_path: Path
 ):
-    content = archive("gpu", "v1.5.1")
+    content = chart_archive("gpu", "v1.5.1")
     (tmp_path / "gpu-v1.5.1.tgz").write_bytes(content)
     destination = f"oci://{registry.address}/charts.example.com"
     run([*helm, "push", "gpu-v1.5.1.tgz", destination, "--plain-http"], tmp_path)

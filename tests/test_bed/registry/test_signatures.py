@@ -26,8 +26,6 @@ REPOSITORY = "jetstack/controller"
 PAYLOAD = "application/vnd.dev.cosign.simplesigning.v1+json"
 CONFIG = ("application/vnd.oci.image.config.v1+json", b"{}")
 
-Sign = Callable[[bytes], bytes]
-
 
 class Signer:
     """A key, and how it signs."""
@@ -61,6 +59,11 @@ def attach(registry: RegistryProgram, digest: str, *signed: tuple[bytes, bytes])
     layers = [(PAYLOAD, content) for content, _ in signed]
     notes = [{SIGNATURE: base64.b64encode(signature).decode()} for _, signature in signed]
     registry.push_artifact(REPOSITORY, tag, CONFIG, layers, annotations=notes)
+
+
+def by_sha512(signer: Signer, content: bytes) -> tuple[bytes, bytes]:
+    """Return a payload with its signature."""
+    return content, signer(content, hashes.SHA512())
 
 
 @pytest.fixture
@@ -97,8 +100,7 @@ def test_an_image_with_one_valid_signature_among_several_passes_verification(
 ):
     digest = registry.push(REPOSITORY, "several", 101)
     content = payload(digest)
-    others = Signer()(content, hashes.SHA512())
-    attach(registry, digest, (content, others), (content + b" ", signer(content + b" ", hashes.SHA512())))
+    attach(registry, digest, by_sha512(Signer(), content), by_sha512(signer, content + b" "))
     assert look("several", digest).verdict is Verdict.FINE
 
 
@@ -115,8 +117,7 @@ def test_an_image_signature_with_another_key_than_the_publishers_fails_verificat
     registry: RegistryProgram, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "other-key", 103)
-    content = payload(digest)
-    attach(registry, digest, (content, Signer()(content, hashes.SHA512())))
+    attach(registry, digest, by_sha512(Signer(), payload(digest)))
     found = look("other-key", digest)
     assert (found.verdict, "it is of another key" in found.value) == (Verdict.PROBLEM, True)
 
@@ -125,8 +126,7 @@ def test_a_signature_copied_from_another_image_fails_verification(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest, other = registry.push(REPOSITORY, "swapped", 104), registry.push(REPOSITORY, "signed", 105)
-    content = payload(other)
-    attach(registry, digest, (content, signer(content, hashes.SHA512())))
+    attach(registry, digest, by_sha512(signer, payload(other)))
     found = look("swapped", digest)
     assert (found.verdict, f"it is of {other}" in found.value) == (Verdict.PROBLEM, True)
 
@@ -137,7 +137,7 @@ def test_an_image_signature_over_a_malformed_payload_fails_verification(
 ):
     tag = f"form-{len(content)}"
     digest = registry.push(REPOSITORY, tag, 200 + len(content))
-    attach(registry, digest, (content, signer(content, hashes.SHA512())))
+    attach(registry, digest, by_sha512(signer, content))
     found = look(tag, digest)
     assert (found.verdict, "what is signed has another form" in found.value) == (Verdict.PROBLEM, True)
 
@@ -155,8 +155,7 @@ def test_verification_reports_a_publishers_public_key_of_an_unsupported_type(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "ed25519", 107)
-    content = payload(digest)
-    attach(registry, digest, (content, signer(content, hashes.SHA512())))
+    attach(registry, digest, by_sha512(signer, payload(digest)))
     public = ed25519.Ed25519PrivateKey.generate().public_key()
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     assert "neither RSA nor of an elliptic curve" in look("ed25519", digest, pem).value
@@ -166,8 +165,7 @@ def test_an_image_without_a_locked_digest_is_verified_by_its_current_digest(
     registry: RegistryProgram, signer: Signer, look: Callable[..., Finding]
 ):
     digest = registry.push(REPOSITORY, "today", 108)
-    content = payload(digest)
-    attach(registry, digest, (content, signer(content, hashes.SHA512())))
+    attach(registry, digest, by_sha512(signer, payload(digest)))
     found = look("today", None)
     assert (found.verdict, found.value.endswith(f"{digest} today")) == (Verdict.FINE, True)
 

@@ -1,15 +1,11 @@
 """Programs downloaded as their makers publish them, from a server on this machine, and what happens without one."""
 
 import hashlib
-import io
 import platform
-import tarfile
-import threading
-from collections.abc import Generator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 
 import pytest
+from file_server import FileServer, archive, running_file_server
 from listening import Listener
 from llmd_base.errors import KitError
 from llmd_oke.planning.container_images import kit_images
@@ -20,36 +16,12 @@ URL = "https://example.com/releases/etcd-v3.6.6-linux-{architecture}.tar.gz"
 FILE = "etcd-linux-{architecture}/etcd"
 
 
-@dataclass
-class Mirror:
-    address: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-
-
 @pytest.fixture
-def mirror(monkeypatch: pytest.MonkeyPatch, cache) -> Generator[Mirror]:
-    """A mirror on the loopback interface, which `LLMD_OKE_DOWNLOADS` names."""
-    served = Mirror()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            served.asked.append(self.path)
-            content = served.files.get(self.path)
-            self.send_response(404 if content is None else 200)
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
-            self.wfile.write(content or b"")
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        served.address = f"http://127.0.0.1:{server.server_port}/files"
-        monkeypatch.setenv("LLMD_OKE_DOWNLOADS", served.address)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+def mirror(monkeypatch: pytest.MonkeyPatch, cache) -> Iterator[FileServer]:
+    """A mirror, whose folder of files `LLMD_OKE_DOWNLOADS` names."""
+    with running_file_server() as served:
+        monkeypatch.setenv("LLMD_OKE_DOWNLOADS", f"{served.address}/files")
         yield served
-        server.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -57,17 +29,7 @@ def on_amd64(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
 
 
-def archive(**files: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-ETCD = archive(**{"./etcd-linux-amd64/README.md": b"read me", "./etcd-linux-amd64/etcd": b"#!/bin/sh\n"})
+ETCD = archive({"./etcd-linux-amd64/README.md": b"read me", "./etcd-linux-amd64/etcd": b"#!/bin/sh\n"})
 
 
 @pytest.fixture
@@ -119,7 +81,7 @@ def test_a_downloaded_file_that_is_no_archive_is_the_program_itself(published, p
     ("arguments", "reason"),
     [
         ({"sha256": "0" * 64}, "pinned is 0000"),
-        ({"content": archive(other=b"")}, "has no file etcd-linux-amd64/etcd"),
+        ({"content": archive({"other": b""})}, "has no file etcd-linux-amd64/etcd"),
         ({"content": b"<html>"}, "is no archive"),
         ({"content": ETCD[:100]}, "is no archive"),
     ],
