@@ -49,7 +49,8 @@ class Served:
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
-        families = text_string_to_metric_families(self.client.get("/metrics").text)
+        lines = self.client.get("/metrics").text.splitlines(keepends=True)
+        families = text_string_to_metric_families("".join(line for line in lines if line.startswith(name)))
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     def complete(self, prompt: list[int], max_tokens: int, **more: Any) -> httpx2.Response:
