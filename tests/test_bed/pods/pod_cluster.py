@@ -4,7 +4,7 @@ import json
 import os
 import ssl
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,6 +194,15 @@ class PodCluster:
         done = self.cluster.run_inside(argv)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+
+def pod_manifest(
+    name: str, image: str, labels: Mapping[str, str] | None = None, spec: Object | None = None, **container: Any
+) -> str:
+    """A pod with one container, `main`, with these further fields of its spec and of the container."""
+    main = {"name": "main", "image": image, **container}
+    metadata = {"name": name, "labels": dict(labels or {})}
+    return json.dumps({"metadata": metadata, "spec": {"containers": [main], **(spec or {})}})
 
 
 def phase_is(phase: str) -> Callable[[Object], bool]:

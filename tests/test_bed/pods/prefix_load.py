@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from itertools import cycle
 
-PREFIXES, PROMPTS_EACH, USERS, WORDS, TRIES = 12, 8, 4, 400, 3
+PREFIXES, PROMPTS_EACH, USERS, WORDS, TRIES = 12, 8, 4, 200, 3
 
 
 def main(router: str, model: str, *servers: str) -> None:

@@ -1,10 +1,22 @@
 """Pods of a real control plane, run by the node agent as processes."""
 
+import json
+from typing import Any
+
 import pytest
 import yaml
-from pod_cluster import Object, PodCluster, container, has_condition, is_ready, phase_is
+from pod_cluster import Object, PodCluster, container, has_condition, is_ready, phase_is, pod_manifest
 
 pytestmark = pytest.mark.rehearsal
+
+NEVER = {"restartPolicy": "Never"}
+SETTINGS = {"volumes": [{"name": "s", "configMap": {"name": "settings"}}]}
+MOUNTED = [{"name": "s", "mountPath": "/s"}]
+
+
+def shell_pod(name: str, script: str, spec: dict[str, Any] | None = None, **container: Any) -> str:
+    """A pod whose only container runs a script, with these further fields of its spec and of the container."""
+    return pod_manifest(name, "test/shell:1", spec=spec, **{"args": [script], **container})
 
 
 def test_a_simulated_gpu_node_becomes_ready_with_gpus_a_taint_and_a_lease(pod_cluster: PodCluster) -> None:
@@ -123,14 +135,8 @@ def test_a_container_sees_its_volumes_and_variables_and_nothing_of_the_machine(p
 
 def test_the_service_account_token_in_a_pod_is_valid_at_the_api_server(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("token")
-    manifest = """
-    metadata: {name: token, namespace: token}
-    spec:
-      restartPolicy: Never
-      containers:
-        - {name: main, image: "test/shell:1", args: [cat /var/run/secrets/kubernetes.io/serviceaccount/token]}
-    """
-    pod_cluster.create(f"{core}/pods", manifest)
+    script = "cat /var/run/secrets/kubernetes.io/serviceaccount/token"
+    pod_cluster.create(f"{core}/pods", shell_pod("token", script, NEVER))
     pod_cluster.wait(f"{core}/pods", "token", phase_is("Succeeded"))
     token = pod_cluster.log("token", "token", "main")
     review = pod_cluster.create("/apis/authentication.k8s.io/v1/tokenreviews", f"spec: {{token: {token}}}")
@@ -172,24 +178,15 @@ def test_a_pod_gets_ready_after_a_failed_liveness_probe_restarted_its_container(
     assert any(event["message"] == "Container main failed liveness probe, will be restarted" for event in events)
 
 
-JOB = """
-metadata: {{name: job}}
-spec:
-  backoffLimit: 0
-  template:
-    spec:
-      restartPolicy: Never
-      containers: [{{name: main, image: "test/shell:1", args: ["exit {code}"]}}]
-"""
-
-
 @pytest.mark.parametrize(("name", "code", "condition"), [("good", 0, "Complete"), ("bad", 3, "Failed")])
 def test_jobs_succeed_or_fail_by_their_exit_codes(
     pod_cluster: PodCluster, name: str, code: int, condition: str
 ) -> None:
     core = pod_cluster.namespace(name)
     jobs = f"/apis/batch/v1/namespaces/{name}/jobs"
-    pod_cluster.create(jobs, JOB.format(code=code))
+    template = json.loads(shell_pod("pod", f"exit {code}", NEVER))
+    job = {"metadata": {"name": "job"}, "spec": {"backoffLimit": 0, "template": {"spec": template["spec"]}}}
+    pod_cluster.create(jobs, json.dumps(job))
     pod_cluster.wait(jobs, "job", has_condition(condition))
     pods = pod_cluster.get(f"{core}/pods")["items"]
     assert [container(pod, "main")["state"]["terminated"]["exitCode"] for pod in pods] == [code]
@@ -197,11 +194,7 @@ def test_jobs_succeed_or_fail_by_their_exit_codes(
 
 def test_a_container_that_keeps_failing_is_restarted_with_back_off(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("crash") + "/pods"
-    manifest = """
-    metadata: {name: crash, namespace: crash}
-    spec: {containers: [{name: main, image: "test/shell:1", args: ["echo run; exit 7"]}]}
-    """
-    pod_cluster.create(pods, manifest)
+    pod_cluster.create(pods, shell_pod("crash", "echo run; exit 7"))
 
     def backs_off(pod: Object) -> bool:
         return container(pod, "main")["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff"
@@ -285,18 +278,8 @@ def test_traffic_between_pods_does_not_fill_the_kernels_neighbour_table(pod_clus
 def test_a_changed_configmap_reaches_the_file_mounted_in_a_running_pod(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("change")
     pod_cluster.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: old}}")
-    manifest = """
-    metadata: {name: reader, namespace: change}
-    spec:
-      restartPolicy: Never
-      containers:
-        - name: main
-          image: test/shell:1
-          args: ["touch /etc/x; until [ $(cat /s/value) = new ]; do read -t 0.05 <> <(:); done; cat /s/value"]
-          volumeMounts: [{name: s, mountPath: /s}]
-      volumes: [{name: s, configMap: {name: settings}}]
-    """
-    pod_cluster.create(f"{core}/pods", manifest)
+    script = "touch /etc/x; until [ $(cat /s/value) = new ]; do read -t 0.05 <> <(:); done; cat /s/value"
+    pod_cluster.create(f"{core}/pods", shell_pod("reader", script, {**NEVER, **SETTINGS}, volumeMounts=MOUNTED))
     pod_cluster.wait(f"{core}/pods", "reader", phase_is("Running"))
     pod_cluster.api.patch(
         f"{core}/configmaps/settings",
@@ -309,14 +292,8 @@ def test_a_changed_configmap_reaches_the_file_mounted_in_a_running_pod(pod_clust
 
 def test_a_pod_waits_until_its_configmap_exists(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("late")
-    manifest = """
-    metadata: {name: late, namespace: late}
-    spec:
-      restartPolicy: Never
-      containers: [{name: main, image: "test/shell:1", args: [cat /s/value], volumeMounts: [{name: s, mountPath: /s}]}]
-      volumes: [{name: s, configMap: {name: settings}}]
-    """
-    pod_cluster.create(f"{core}/pods", manifest)
+    pod = shell_pod("late", "cat /s/value", {**NEVER, **SETTINGS}, volumeMounts=MOUNTED)
+    pod_cluster.create(f"{core}/pods", pod)
     event = pod_cluster.wait_event(core, "FailedMount")
     assert '"settings" not found' in event["message"]
     pod_cluster.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: here}}")
@@ -325,18 +302,14 @@ def test_a_pod_waits_until_its_configmap_exists(pod_cluster: PodCluster) -> None
 
 def test_a_deleted_pod_gets_sigterm_first_and_leaves_only_its_logs(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("leave")
-    manifest = """
-    metadata: {name: leaver, namespace: leave}
-    spec:
-      terminationGracePeriodSeconds: 20
-      containers:
-        - name: main
-          image: test/shell:1
-          args: ["trap 'echo told; exit 0' TERM; touch /tmp/up; while :; do read -t 0.05 <> <(:); done"]
-          lifecycle: {preStop: {exec: {command: [touch, /dev/shm/hook]}}}
-          readinessProbe: {exec: {command: [test, -e, /tmp/up]}, periodSeconds: 1}
-    """
-    uid = pod_cluster.create(f"{core}/pods", manifest)["metadata"]["uid"]
+    pod = shell_pod(
+        "leaver",
+        "trap 'echo told; exit 0' TERM; touch /tmp/up; while :; do read -t 0.05 <> <(:); done",
+        {"terminationGracePeriodSeconds": 20},
+        lifecycle={"preStop": {"exec": {"command": ["touch", "/dev/shm/hook"]}}},
+        readinessProbe={"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1},
+    )
+    uid = pod_cluster.create(f"{core}/pods", pod)["metadata"]["uid"]
     pod_cluster.wait(f"{core}/pods", "leaver", is_ready)
     assert "pod-leaver-" in pod_cluster.inside("ip", "netns", "list")
     assert (pod_cluster.state / "pods" / uid).is_dir()
@@ -350,15 +323,10 @@ def test_a_deleted_pod_gets_sigterm_first_and_leaves_only_its_logs(pod_cluster: 
 
 def test_a_node_without_power_ends_its_pods_and_runs_them_again_once_it_is_back(pod_cluster: PodCluster) -> None:
     core = pod_cluster.namespace("power")
-    manifest = """
-    metadata: {name: %s, namespace: power}
-    spec:
-      nodeName: gpu-0
-      terminationGracePeriodSeconds: 20
-      containers: [{name: main, image: "test/shell:1", args: ["trap : TERM; while :; do read -t 9 <> <(:); done"]}]
-    """
+    endless = "trap : TERM; while :; do read -t 9 <> <(:); done"
+    on_node = {"nodeName": "gpu-0", "terminationGracePeriodSeconds": 20}
     for name in ("stays", "deleted"):
-        pod_cluster.create(f"{core}/pods", manifest % name)
+        pod_cluster.create(f"{core}/pods", shell_pod(name, endless, on_node))
         pod_cluster.wait(f"{core}/pods", name, is_ready)
     pod_cluster.change_node("gpu-0", "stop")
     networks = pod_cluster.inside("ip", "netns", "list")
@@ -367,7 +335,7 @@ def test_a_node_without_power_ends_its_pods_and_runs_them_again_once_it_is_back(
     assert is_ready(pod_cluster.get(f"{core}/pods/stays"))  # until the control plane misses the node's heartbeat
     pod_cluster.api.delete(f"{core}/pods/deleted")
     assert pod_cluster.get(f"{core}/pods/deleted")["metadata"]["deletionTimestamp"]  # nobody is there to confirm it
-    pod_cluster.create(f"{core}/pods", manifest % "bound")
+    pod_cluster.create(f"{core}/pods", shell_pod("bound", endless, on_node))
     pod_cluster.change_node("gpu-0", "start")
     pod_cluster.wait_gone(f"{core}/pods", "deleted")
     pod_cluster.wait(f"{core}/pods", "stays", lambda pod: is_ready(pod) and container(pod, "main")["restartCount"] == 1)
@@ -406,23 +374,14 @@ def test_a_container_whose_program_is_missing_on_this_machine_waits_with_that_re
     )
 
 
-MODEST = """
-metadata: {name: modest, namespace: modest}
-spec:
-  restartPolicy: Never
-  containers:
-    - name: main
-      image: test/modest:1
-      args:
-        - |
-          while [ -e /proc/self/autogroup ] && ! grep -q 'nice 10$' /proc/self/autogroup; do read -t 0.05 <> <(:); done
-          nice
-"""
+AUTOGROUP = (
+    "while [ -e /proc/self/autogroup ] && ! grep -q 'nice 10$' /proc/self/autogroup; do read -t 0.05 <> <(:); done"
+)
 
 
 def test_programs_in_pods_get_less_cpu_priority_than_simulated_model_servers(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("modest") + "/pods"
-    pod_cluster.create(pods, MODEST)
+    pod_cluster.create(pods, pod_manifest("modest", "test/modest:1", spec=NEVER, args=[f"{AUTOGROUP}; nice"]))
     pod_cluster.wait(pods, "modest", phase_is("Succeeded"))
     assert pod_cluster.log("modest", "modest", "main") == "10\n"
 
@@ -474,20 +433,12 @@ def test_a_node_agent_paused_beyond_a_probes_timeout_restarts_no_container(pod_c
     assert is_ready(after)
 
 
-SAYING = """
-metadata: {{name: saying, namespace: {namespace}}}
-spec:
-  restartPolicy: Never
-  containers:
-    - name: main
-      image: test/shell:1
-      args: ["echo one; echo two; read -t {pause_s} <> <(:); echo three"]
-"""
+SAYING = "echo one; echo two; read -t {pause_s} <> <(:); echo three"
 
 
 def test_the_api_server_has_a_containers_log_and_its_last_lines(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("logs") + "/pods"
-    pod_cluster.create(pods, SAYING.format(namespace="logs", pause_s=0.01))
+    pod_cluster.create(pods, shell_pod("saying", SAYING.format(pause_s=0.01), NEVER))
     pod_cluster.wait(pods, "saying", phase_is("Succeeded"))
     assert pod_cluster.api.get(f"{pods}/saying/log").text == "one\ntwo\nthree\n"
     assert pod_cluster.api.get(f"{pods}/saying/log", params={"tailLines": "2"}).text == "two\nthree\n"
@@ -498,6 +449,6 @@ def test_the_api_server_has_a_containers_log_and_its_last_lines(pod_cluster: Pod
 
 def test_a_containers_log_can_be_followed_until_the_container_ends(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("followed") + "/pods"
-    pod_cluster.create(pods, SAYING.format(namespace="followed", pause_s=2))
+    pod_cluster.create(pods, shell_pod("saying", SAYING.format(pause_s=2), NEVER))
     pod_cluster.wait(pods, "saying", phase_is("Running"))
     assert pod_cluster.api.get(f"{pods}/saying/log", params={"follow": "true"}).text == "one\ntwo\nthree\n"

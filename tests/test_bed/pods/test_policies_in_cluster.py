@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.serving import labels, network_policies
-from pod_cluster import PodCluster, is_ready, phase_is
+from pod_cluster import PodCluster, is_ready, phase_is, pod_manifest
 
 pytestmark = pytest.mark.rehearsal
 
@@ -26,25 +26,24 @@ spec:
 
 SERVICE = "{metadata: {name: server}, spec: {selector: {app: server}, ports: [{port: 80, targetPort: 8000}]}}"
 
+NEVER = {"restartPolicy": "Never"}
+
+
+def python_pod(name: str, program: str, labels: Mapping[str, str], spec: Any = NEVER, **container: Any) -> str:
+    """A pod that runs a Python program."""
+    return pod_manifest(name, "test/python:1", labels, spec, command=["python3", "-c"], args=[program], **container)
+
+
 CLIENT = """
-metadata: {{name: {name}, labels: {{app: {app}}}}}
-spec:
-  restartPolicy: Never
-  containers:
-    - name: main
-      image: test/python:1
-      command: [python3, -c]
-      args:
-        - |
-          import socket
-          def reached(host, port):
-              try:
-                  with socket.create_connection((host, port), 1.5) as there:
-                      there.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
-                      return bool(there.recv(1))
-              except OSError:
-                  return False
-          print(reached("{address}", 8000), reached("server", 80))
+import socket
+def reached(host, port):
+    try:
+        with socket.create_connection((host, port), 1.5) as there:
+            there.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+            return bool(there.recv(1))
+    except OSError:
+        return False
+print(reached("{address}", 8000), reached("server", 80))
 """
 
 POLICY = """
@@ -73,45 +72,32 @@ spec:
 
 
 PEER = """
-metadata: {name: peer}
-spec:
-  containers:
-    - name: main
-      image: test/python:1
-      command: [python3, -c]
-      args:
-        - |
-          import socket
-          listening = socket.create_server(("", 9000))
-          (first, _), (second, _) = listening.accept(), listening.accept()
-          first.sendall(b"answer")
-          second.recv(4096)
-          second.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n")
+import socket
+listening = socket.create_server(("", 9000))
+(first, _), (second, _) = listening.accept(), listening.accept()
+first.sendall(b"answer")
+second.recv(4096)
+second.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n")
 """
 
 WAITING = """
-metadata: {{name: waiting, labels: {{app: server}}}}
-spec:
-  restartPolicy: Never
-  containers:
-    - name: main
-      image: test/python:1
-      command: [python3, -c]
-      args:
-        - |
-          import socket, time
-          limit = time.monotonic() + 30
-          while True:
-              try:
-                  there = socket.create_connection(("{peer}", 9000), 30)
-                  break
-              except OSError:
-                  if time.monotonic() > limit:
-                      raise
-          listening = socket.create_server(("", 8000))
-          print(there.recv(6).decode())
-      readinessProbe: {{tcpSocket: {{port: 8000}}, periodSeconds: 1}}
+import socket, time
+limit = time.monotonic() + 30
+while True:
+    try:
+        there = socket.create_connection(("{peer}", 9000), 30)
+        break
+    except OSError:
+        if time.monotonic() > limit:
+            raise
+listening = socket.create_server(("", 8000))
+print(there.recv(6).decode())
 """
+
+
+def answers(port: int) -> dict[str, Any]:
+    """A readiness probe of a port that accepts connections."""
+    return {"tcpSocket": {"port": port}, "periodSeconds": 1}
 
 
 class Policed:
@@ -133,7 +119,7 @@ class Policed:
         """Tell whether a pod with this label reaches the server directly, and by its Service."""
         self._clients += 1
         name = f"{app}-{self._clients}"
-        self._cluster.create(f"{self.core}/pods", CLIENT.format(name=name, app=app, address=self.address))
+        self._cluster.create(f"{self.core}/pods", python_pod(name, CLIENT.format(address=self.address), {"app": app}))
         self._cluster.wait(f"{self.core}/pods", name, phase_is("Succeeded"))
         directly, by_service = self._cluster.log(self._name, name, "main").split()
         return directly == "True", by_service == "True"
@@ -195,9 +181,10 @@ def test_a_new_network_policy_does_not_cut_a_connection_opened_before_it(
     pod_cluster: PodCluster, policed: Policed
 ) -> None:
     pods = f"{policed.core}/pods"
-    pod_cluster.create(pods, PEER)
+    pod_cluster.create(pods, python_pod("peer", PEER, {}, None))
     peer = pod_cluster.wait(pods, "peer", is_ready)["status"]["podIP"]
-    pod_cluster.create(pods, WAITING.format(peer=peer))
+    program = WAITING.format(peer=peer)
+    pod_cluster.create(pods, python_pod("waiting", program, {"app": "server"}, readinessProbe=answers(8000)))
     pod_cluster.wait(pods, "waiting", is_ready)
     pod_cluster.create(policed.policies, POLICY)
     assert policed.comes_to("stranger", reached=False)
@@ -209,48 +196,32 @@ def test_a_new_network_policy_does_not_cut_a_connection_opened_before_it(
 PORTS = (8000, 8200, 5600)
 """Of the routing sidecar or vLLM, of vLLM behind a sidecar, and NIXL's side channel."""
 
-MODEL_SERVER = """
-metadata: {{name: {role}, labels: {labels}}}
-spec:
-  containers:
-    - name: main
-      image: test/python:1
-      command: [python3, -c]
-      args:
-        - |
-          import socket, threading
-          def serve(port):
-              listening = socket.create_server(("", port))
-              while True:
-                  there, _ = listening.accept()
-                  there.sendall(b"x")
-                  there.close()
-          for port in {ports}:
-              threading.Thread(target=serve, args=(port,)).start()
-      readinessProbe: {{tcpSocket: {{port: 5600}}, periodSeconds: 1}}
+MODEL_SERVER = f"""
+import socket, threading
+def serve(port):
+    listening = socket.create_server(("", port))
+    while True:
+        there, _ = listening.accept()
+        there.sendall(b"x")
+        there.close()
+for port in {PORTS}:
+    threading.Thread(target=serve, args=(port,)).start()
 """
 
 VISITOR = """
-metadata: {{name: {name}, labels: {labels}}}
-spec:
-  restartPolicy: Never
-  containers:
-    - name: main
-      image: test/python:1
-      command: [python3, -c]
-      args:
-        - |
-          import json, socket
-          def reached(host, port):
-              try:
-                  with socket.create_connection((host, port), 1.5) as there:
-                      return bool(there.recv(1))
-              except OSError:
-                  return False
-          seen = {{}}
-          for role, host in {servers}.items():
-              seen[role] = [port for port in {ports} if reached(host, port)]
-          print(json.dumps(seen))
+import json, socket
+from concurrent.futures import ThreadPoolExecutor
+def reached(place):
+    try:
+        with socket.create_connection(place, 1.5) as there:
+            return bool(there.recv(1))
+    except OSError:
+        return False
+places = [(host, port) for host in {servers}.values() for port in {ports}]
+with ThreadPoolExecutor(len(places)) as pool:
+    answers = dict(zip(places, pool.map(reached, places)))
+seen = {{role: [port for port in {ports} if answers[host, port]] for role, host in {servers}.items()}}
+print(json.dumps(seen))
 """
 
 
@@ -270,7 +241,7 @@ def _visits(cluster: PodCluster, namespace: str) -> dict[str, dict[str, list[int
         manifest = network_policies.policy({"name": role}, selector, rules, [network_policies.anywhere()])
         response = cluster.api.post(policies, json=manifest)
         assert response.is_success, response.text
-        cluster.create(f"{core}/pods", MODEL_SERVER.format(role=role, labels=json.dumps(selector), ports=PORTS))
+        cluster.create(f"{core}/pods", python_pod(role, MODEL_SERVER, selector, None, readinessProbe=answers(5600)))
     servers = {role: cluster.wait(f"{core}/pods", role, is_ready)["status"]["podIP"] for role in roles}
     visitors = {
         "stranger": {"app": "stranger"},
@@ -281,9 +252,9 @@ def _visits(cluster: PodCluster, namespace: str) -> dict[str, dict[str, list[int
         "decode-visitor": selectors["decode"],
         "decode-of-another": dict(labels.role_selector("v", "decode")),
     }
+    program = VISITOR.format(servers=json.dumps(servers), ports=PORTS)
     for name, own in visitors.items():
-        text = VISITOR.format(name=name, labels=json.dumps(own), servers=json.dumps(servers), ports=PORTS)
-        cluster.create(f"{core}/pods", text)
+        cluster.create(f"{core}/pods", python_pod(name, program, own))
     seen: dict[str, dict[str, list[int]]] = {}
     for name in visitors:
         cluster.wait(f"{core}/pods", name, phase_is("Succeeded"))

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pod_cluster import Object, PodCluster, container, has_condition, phase_is
+from pod_cluster import Object, PodCluster, container, has_condition, phase_is, pod_manifest
 
 pytestmark = pytest.mark.rehearsal
 
@@ -77,17 +77,10 @@ def test_a_rehearsed_python_image_can_import_only_packages_in_the_table_of_progr
 
 def test_a_failing_program_fails_its_pod_with_the_end_of_its_log(pod_cluster: PodCluster) -> None:
     pods = pod_cluster.namespace("failing") + "/pods"
-    manifest = """
-    metadata: {name: failing}
-    spec:
-      restartPolicy: Never
-      containers:
-        - name: main
-          image: test/python:1
-          command: [python, -c, "import sys; sys.exit('node-3 never joined')"]
-          terminationMessagePolicy: FallbackToLogsOnError
-    """
-    pod_cluster.create(pods, manifest)
+    command = ["python", "-c", "import sys; sys.exit('node-3 never joined')"]
+    policy = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    never = {"restartPolicy": "Never"}
+    pod_cluster.create(pods, pod_manifest("failing", "test/python:1", spec=never, command=command, **policy))
     ended = container(pod_cluster.wait(pods, "failing", phase_is("Failed")), "main")["state"]["terminated"]
     assert (ended["exitCode"], ended["message"]) == (1, "node-3 never joined\n")
 
