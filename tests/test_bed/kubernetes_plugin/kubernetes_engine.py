@@ -11,6 +11,7 @@ import pytest
 from kubernetes_control_plane import ControlPlane, program
 from llmd_rehearsal.engine import EngineStack
 from llmd_rehearsal.kubernetes_plugin import charts
+from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
 from pulumi_engine import count_changes, home_without_logs, new_stack
@@ -23,7 +24,7 @@ def attached_engine(folder: Path) -> Generator[None]:
     """Have engines that are started meanwhile keep their state in a folder and attach to a stand-in."""
     if not program("pulumi").is_file():
         pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
-    server = start()
+    server = start(limits=WaitLimits(settle_s=1))
     variables = {
         "PATH": f"{program('pulumi').parent}:{os.environ['PATH']}",
         "PULUMI_BACKEND_URL": f"file://{folder}",

@@ -39,7 +39,7 @@ class PodPlayer:
     @contextlib.contextmanager
     def playing(cls, plane: ControlPlane) -> Generator[None]:
         player = cls(plane)
-        player._make_node()
+        make_node(player._client, NODE, {"cpu": "1000", "memory": "1000Gi", "pods": "1000"})
         player._thread.start()
         try:
             yield
@@ -47,17 +47,6 @@ class PodPlayer:
             player._stop.set()
             player._thread.join(5)
             player._client.close()
-
-    def _make_node(self) -> None:
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"kubernetes.io/os": "linux"}}}
-        created_node = self._client.post("/api/v1/nodes", json=node).raise_for_status().json()
-        created_node["spec"].pop("taints", None)
-        self._client.put(f"/api/v1/nodes/{NODE}", json=created_node).raise_for_status()
-        room = {"cpu": "1000", "memory": "1000Gi", "pods": "1000"}
-        status = {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
-        patch = {"Content-Type": "application/merge-patch+json"}
-        url = f"/api/v1/nodes/{NODE}/status"
-        self._client.patch(url, content=json.dumps({"status": status}), headers=patch).raise_for_status()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -89,6 +78,20 @@ class PodPlayer:
         state = {"crash": CRASHED, "notready": CRASHED, "imagepull": NOT_PULLED}.get(sim, RUNNING)
         phase = "Pending" if sim == "imagepull" else "Running"
         return _status(pod, phase, state, address, now)
+
+
+def make_node(client: httpx2.Client, name: str, room: dict[str, str], **labels: str) -> None:
+    """Make a node that is ready and has so much room."""
+    metadata = {"name": name, "labels": {"kubernetes.io/os": "linux", **labels}}
+    client.post("/api/v1/nodes", json={"metadata": metadata}).raise_for_status()
+    status = {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
+    for path, change in (("", {"spec": {"taints": None}}), ("/status", {"status": status})):
+        patch_node(client, f"{name}{path}", change)
+
+
+def patch_node(client: httpx2.Client, path: str, change: dict[str, Any]) -> None:
+    patch = {"Content-Type": "application/merge-patch+json"}
+    client.patch(f"/api/v1/nodes/{path}", content=json.dumps(change), headers=patch).raise_for_status()
 
 
 def _ended(pod: dict[str, Any], code: int, now: str) -> dict[str, Any]:

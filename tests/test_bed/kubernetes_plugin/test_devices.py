@@ -1,7 +1,6 @@
 """Devices of simulated nodes, by what is really in a cluster."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Interface
@@ -10,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-import yaml
+from kubernetes_api import ApiServer
 from kubernetes_control_plane import ControlPlane
 from kubernetes_engine import need_charts
 from lightkube.config.kubeconfig import KubeConfig
@@ -19,6 +18,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Pod
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
+from llmd_oke.operations.locks import until
 from llmd_oke.operators import rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
 from llmd_rehearsal.agent_config import NodeConfig, NodeTaint
@@ -31,15 +31,6 @@ pytestmark = pytest.mark.rehearsal
 SHAPE = catalogue.shape("BM.GPU.MI300X.8")
 assert SHAPE is not None
 FUNCTION = SHAPE.rdma.resource
-APPLY = {"Content-Type": "application/apply-patch+yaml"}
-
-
-def apply(api: httpx2.Client, manifest: dict[str, Any], plural: str) -> str:
-    metadata = manifest["metadata"]
-    path = f"/apis/{manifest['apiVersion']}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
-    body = yaml.safe_dump(manifest)
-    api.patch(path, params={"fieldManager": "test"}, content=body, headers=APPLY).raise_for_status()
-    return path
 
 
 class Pods:
@@ -52,19 +43,16 @@ class Pods:
         return (Pod.from_dict(item) for item in self._api.get("/api/v1/pods").json()["items"])
 
 
+def pods_of(api: httpx2.Client, node: str) -> list[dict[str, Any]]:
+    return api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}).json()["items"]
+
+
 def play_ready(api: httpx2.Client, node: str) -> None:
     """Set the pods of the node Ready, as the kubelet does."""
-    for pod in api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}).json()["items"]:
+    for pod in pods_of(api, node):
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
         patch = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         api.patch(path, json=patch, headers={"Content-Type": "application/strategic-merge-patch+json"})
-
-
-def until_bound(api: httpx2.Client, node: str, limit_s: float = 30) -> None:
-    ends_at = time.monotonic() + limit_s
-    while not api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}).json()["items"]:
-        assert time.monotonic() < ends_at, "no pod came to the node"
-        time.sleep(0.05)
 
 
 async def test_nodes_advertise_virtual_functions_while_the_rdma_network_exists(
@@ -99,17 +87,18 @@ async def test_nodes_advertise_virtual_functions_while_the_rdma_network_exists(
 
         assert await shown() == "0"
         add_ons.install(add_on.name, add_on.configurations)
-        until_bound(api, "devices-0")
+        assert until(lambda: bool(pods_of(api, "devices-0")), 30), "no pod came to the node"
         play_ready(api, "devices-0")
-        apply(api, rdma_network.ip_pool(), "ippools")
-        network = apply(api, rdma_network.network(SHAPE), "sriovnetworks")
+        server = ApiServer(api)
+        for manifest in (rdma_network.ip_pool(), rdma_network.network(SHAPE)):
+            server.apply(manifest)
         assert await shown() == "0"
-        apply(api, rdma_network.policy(SHAPE), "sriovnetworknodepolicies")
-        apply(api, rdma_network.pool_config([SHAPE]), "sriovnetworkpoolconfigs")
+        for manifest in (rdma_network.policy(SHAPE), rdma_network.pool_config([SHAPE])):
+            server.apply(manifest)
         assert await shown() == "8"
         attachment = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions/sriov-rdma-vf"
         assert api.get(attachment).json()["metadata"]["annotations"]["k8s.v1.cni.cncf.io/resourceName"] == FUNCTION
-        api.delete(network).raise_for_status()
+        api.delete(server.path(rdma_network.network(SHAPE))).raise_for_status()
         assert await shown() == "0"
         assert api.get(attachment).status_code == httpx2.codes.NOT_FOUND
         add_ons.remove(add_on.name)

@@ -7,6 +7,7 @@ import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane
 from kubernetes_engine import Program, Run
+from kubernetes_pods import patch_node
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.catalogue.serving import scaling
@@ -73,7 +74,7 @@ def test_switching_autoscaling_on_or_off_keeps_the_current_number_of_replicas(ru
             run("up", scaled_unit(replicas=2, autoscaled=False, max_num_seqs=64))
         assert "spec.replicas" in (remedy_for(str(refused.value)) or "")
         assert replicas(client) == 3
-    run("destroy", scaled_unit(replicas=2, autoscaled=False))
+        client.delete("/api/v1/namespaces/scaled").raise_for_status()
 
 
 SCALE = "/apis/apps/v1/namespaces/scaled/deployments/m-aggregated/scale"
@@ -93,12 +94,10 @@ def crd_definitions() -> list[dict[str, Any]]:
 
 def player_with_gpus(client: httpx2.Client) -> None:
     """The node that plays pods, with what model servers ask for."""
-    patch = {"Content-Type": "application/merge-patch+json"}
     labels = {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8", "amd.com/gpu": "true"}
-    client.patch("/api/v1/nodes/player", json={"metadata": {"labels": labels}}, headers=patch).raise_for_status()
+    patch_node(client, "player", {"metadata": {"labels": labels}})
     room = {"amd.com/gpu": "64", "memory": "20000Gi", "ephemeral-storage": "20000Gi"}
-    status = {"status": {"capacity": room, "allocatable": room}}
-    client.patch("/api/v1/nodes/player/status", json=status, headers=patch).raise_for_status()
+    patch_node(client, "player/status", {"status": {"capacity": room, "allocatable": room}})
 
 
 def scaled_unit(replicas: int, *, autoscaled: bool, max_num_seqs: int = 256) -> Program:

@@ -1,15 +1,14 @@
 """Servers of several models on one node, placed by the real scheduler: none is ended for another one."""
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
 import pytest
 from kubernetes_api import ApiServer, need_definitions
 from kubernetes_control_plane import ControlPlane
+from kubernetes_pods import make_node, patch_node
 from llmd_oke.config import validate
 from llmd_oke.testing import render
 from stack_files import model, stack
@@ -21,7 +20,6 @@ LIMIT_S = 30
 NUMBERS = itertools.count()
 """A namespace and a node for each test: what is deleted goes slowly."""
 KINDS = ("Namespace", "ServiceAccount", "PriorityClass")
-MERGE = {"Content-Type": "application/merge-patch+json"}
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
@@ -68,23 +66,12 @@ class OneNode:
 def cluster(control_plane: ControlPlane) -> Iterator[OneNode]:
     name = f"priorities-{next(NUMBERS)}"
     with control_plane.client() as client:
-        other = json.dumps({"metadata": {"labels": {INSTANCE_TYPE: None}}})
-        client.patch("/api/v1/nodes/player", content=other, headers=MERGE).raise_for_status()
-        _make_node(client, name)
+        patch_node(client, "player", {"metadata": {"labels": {INSTANCE_TYPE: None}}})
+        room = {"cpu": "224", "memory": "2000Gi", "ephemeral-storage": "10000Gi", "pods": "110", "amd.com/gpu": "8"}
+        make_node(client, name, room, **{INSTANCE_TYPE: SHAPE})
         yield OneNode(ApiServer(client), name)
         for path in (f"/api/v1/namespaces/{name}", f"/api/v1/nodes/{name}"):
             client.delete(path)
-
-
-def _make_node(client: httpx2.Client, name: str) -> None:
-    metadata = {"name": name, "labels": {INSTANCE_TYPE: SHAPE, "kubernetes.io/os": "linux"}}
-    client.post("/api/v1/nodes", json={"metadata": metadata}).raise_for_status()
-    ready = json.dumps({"spec": {"taints": None}})
-    client.patch(f"/api/v1/nodes/{name}", content=ready, headers=MERGE).raise_for_status()
-    room = {"cpu": "224", "memory": "2000Gi", "ephemeral-storage": "10000Gi", "pods": "110", "amd.com/gpu": "8"}
-    status = {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
-    text = json.dumps({"status": status})
-    client.patch(f"/api/v1/nodes/{name}/status", content=text, headers=MERGE).raise_for_status()
 
 
 def unscheduled(pod: dict[str, Any]) -> str | None:

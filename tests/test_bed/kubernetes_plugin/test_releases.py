@@ -12,6 +12,7 @@ from kubernetes_recordings import Replay
 from llmd_oke.catalogue import operators
 from llmd_oke.operators.helm_operators import chart_values
 from llmd_rehearsal.kubernetes_plugin import charts
+from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
 from llmd_rehearsal.kubernetes_plugin.server import start
 
 pytestmark = pytest.mark.rehearsal
@@ -69,7 +70,7 @@ def test_the_stand_in_answers_for_helm_releases_as_recorded_from_the_real_plug_i
     control_plane: ControlPlane, api: httpx2.Client, recordings: Path, helm: Path
 ) -> None:
     api.post("/api/v1/namespaces", json={"metadata": {"name": "c30"}}).raise_for_status()
-    server = start(helm=str(helm))
+    server = start(limits=WaitLimits(settle_s=1), helm=str(helm))
     actions = {"a chart with one ConfigMap and one Deployment": lambda _: None}
     [recording] = recordings.glob("30-*.jsonl")
     texts = {"<kubeconfig>": control_plane.kubeconfig_text()}
