@@ -8,7 +8,8 @@ import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue.releases import crd_manifests
-from llmd_oke.serving import picker_config, router
+from llmd_oke.serving import router
+from llmd_oke.serving.picker_config import RouterArgs
 from llmd_oke.values import module_folder
 from pod_cluster import HERE, Object, PodCluster, is_ready, program_of
 
@@ -77,9 +78,10 @@ def backends(cluster: PodCluster, namespace: str, servers: Mapping[str, Mapping[
     return {name: cluster.wait(pods, name, is_ready)["status"]["podIP"] for name in servers}
 
 
-def route(cluster: PodCluster, args: picker_config.RouterArgs) -> str:
-    """Return the address of a unit's router, once all its pods are ready and it answers."""
-    namespace, name = cast("str", args["namespace"]), f"{args['unit']}-epp"
+def route(cluster: PodCluster, namespace: str, release: str, unit: str = "m", **more: Any) -> str:
+    """Return the address of a unit's router with these further arguments, once its pods are ready and it answers."""
+    required = {"release": release, "namespace": namespace, "model": unit, "unit": unit, "disaggregated": False}
+    args, name = cast("RouterArgs", {**required, **more}), f"{unit}-epp"
     replicas = 0
     for manifest in with_few_processors(router.router_manifests(args)):
         response = cluster.api.post(f"/{PLURALS[manifest['kind']].format(namespace)}", json=manifest)

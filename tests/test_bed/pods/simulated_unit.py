@@ -57,17 +57,9 @@ class Namespace:
 
     def route(self, unit: str, router_args: picker_config.RouterArgs) -> str:
         """Return the address of a unit's router, once it answers."""
-        args: picker_config.RouterArgs = {
-            "release": SERVERS_RELEASE,
-            "override": None if self.router_release == SERVERS_RELEASE else {"router": self.router_release},
-            "namespace": self.name,
-            "model": unit,
-            "unit": unit,
-            "disaggregated": False,
-            "replicas": 1,
-            **router_args,
-        }
-        return route(self.cluster, args)
+        override = None if self.router_release == SERVERS_RELEASE else {"router": self.router_release}
+        args = {"override": override, "replicas": 1, **router_args}
+        return route(self.cluster, self.name, SERVERS_RELEASE, unit, **args)
 
     def remove(self, unit: str) -> None:
         """Delete a unit's servers and router, whose endpoint picker reads its servers 20 times a second."""

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.serving import labels, picker_config
+from llmd_oke.serving import labels
 from pod_cluster import HERE, PodCluster, program_of
 from routers_for_tests import LONG, ROUTER_RELEASES, backends, route, router_namespace
 
@@ -31,14 +31,7 @@ def _seen(cluster: PodCluster, release_name: str, file: Path) -> dict[str, Any]:
     given = {"prefill": {"port": 8000}, "decode": {"port": 8200, "sidecar": beside}}
     servers = {role: {"labels": labels.role_selector("m", role), **own} for role, own in given.items()}
     addresses = [f"{ip}:{given[role]['port']}" for role, ip in backends(cluster, namespace, servers).items()]
-    args: picker_config.RouterArgs = {
-        "release": release.name,
-        "namespace": namespace,
-        "model": "m",
-        "unit": "m",
-        "disaggregated": True,
-    }
-    router = route(cluster, args)
+    router = route(cluster, namespace, release.name, disaggregated=True)
     rows = {attack.name: attack.request.hex() for attack in attacks()}
     remote = post(json.dumps({"model": MODEL, "prompt": LONG}).encode())
     file.write_text(json.dumps({"harmless": post(body_of()).hex(), "long": remote.hex(), **rows}))

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.serving import labels, picker_config
+from llmd_oke.serving import labels
 from pod_cluster import HERE, Object, PodCluster, is_ready
 from routers_for_tests import LONG, backends, route, router_namespace
 
 pytestmark = pytest.mark.rehearsal
 
 SERVERS = {
-    "prefill-0": labels.role_selector("m", "prefill"),
-    "decode-0": labels.role_selector("m", "decode"),
-    "decode-1": labels.role_selector("m", "decode"),
-    "elsewhere": {"app": "elsewhere"},
+    "prefill-0": {"labels": labels.role_selector("m", "prefill")},
+    "decode-0": {"labels": labels.role_selector("m", "decode")},
+    "decode-1": {"labels": labels.role_selector("m", "decode")},
+    "elsewhere": {"labels": {"app": "elsewhere"}},
 }
 """Servers of the pool, and one that is none of it."""
 
@@ -72,18 +72,8 @@ def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> Iterator[
     namespace = f"{name.replace('.', '-')}{'-guide' if own else ''}"
     with pod_cluster.ending_namespaces():
         release = router_namespace(pod_cluster, namespace, name)
-        servers = backends(
-            pod_cluster, namespace, {server: {"labels": own_labels} for server, own_labels in SERVERS.items()}
-        )
-        args: picker_config.RouterArgs = {
-            "release": release.name,
-            "namespace": namespace,
-            "model": "m",
-            "unit": "m",
-            "disaggregated": True,
-            **own,
-        }
-        address = route(pod_cluster, args)
+        servers = backends(pod_cluster, namespace, SERVERS)
+        address = route(pod_cluster, namespace, release.name, disaggregated=True, **own)
         replicas = own.get("replicas", release.router.replicas)
         yield RouterCluster(
             pod_cluster, namespace, replicas, address, servers["elsewhere"], own.get("decider") == "always"

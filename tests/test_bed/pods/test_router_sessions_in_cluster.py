@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.serving import labels, picker_config
+from llmd_oke.serving import labels
 from pod_cluster import PodCluster
 from routers_for_tests import backends, route, router_namespace
 
@@ -72,16 +72,7 @@ def _routed(cluster: PodCluster, release_name: str, namespace: str, router_args:
         router_namespace(cluster, namespace, release_name)
         selected = {"labels": labels.role_selector("m", "aggregated")}
         backends(cluster, namespace, dict.fromkeys(SERVERS, selected))
-        args: picker_config.RouterArgs = {
-            "release": release_name,
-            "namespace": namespace,
-            "model": "m",
-            "unit": "m",
-            "disaggregated": False,
-            "replicas": 1,
-            **router_args,
-        }
-        yield Sessions(cluster, route(cluster, args))
+        yield Sessions(cluster, route(cluster, namespace, release_name, replicas=1, **router_args))
 
 
 def test_requests_without_a_session_token_are_answered_by_any_server(sessions: Sessions) -> None:
