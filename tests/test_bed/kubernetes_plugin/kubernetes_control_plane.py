@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx2
 import yaml
 from free_ports import free_port
+from llmd_rehearsal.control_plane import PROGRAMS, Pki, prepare_pki
 
-PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 READY_LIMIT_S = 120
 
 
@@ -38,10 +38,14 @@ class ControlPlane:
     def kubeconfig(self) -> Path:
         return self.folder / "kubeconfig"
 
+    @property
+    def pki(self) -> Pki:
+        return Pki(self.folder / "pki")
+
     def kubeconfig_text(self, server: str = "", user: str = "user") -> str:
-        pki = self.folder / "pki"
-        cluster = {"server": server or self.server, "certificate-authority": str(pki / "ca.crt")}
-        credentials = {"client-certificate": str(pki / "admin.crt"), "client-key": str(pki / "admin.key")}
+        pki = self.pki
+        cluster = {"server": server or self.server, "certificate-authority": str(pki.authority.certificate)}
+        credentials = {"client-certificate": str(pki.admin.certificate), "client-key": str(pki.admin.key)}
         return yaml.safe_dump(
             {
                 "apiVersion": "v1",
@@ -55,24 +59,25 @@ class ControlPlane:
 
     def client(self) -> httpx2.Client:
         """A client with all rights."""
-        pki = self.folder / "pki"
-        context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
-        context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
+        context = ssl.create_default_context(cafile=str(self.pki.authority.certificate))
+        context.load_cert_chain(self.pki.admin.certificate, self.pki.admin.key)
         return httpx2.Client(base_url=self.server, verify=context, timeout=30, trust_env=False)
 
     @classmethod
     @contextlib.contextmanager
     def running(cls, folder: Path) -> "Generator[ControlPlane]":
-        _make_certificates(folder / "pki")
+        prepare_pki(folder / "pki")
         plane = cls(folder, free_port())
         plane.kubeconfig.write_text(plane.kubeconfig_text())
         with contextlib.ExitStack() as stack:
             client_port, peer_port = free_port(), free_port()
             stack.enter_context(_process(folder, "etcd", _etcd_flags(folder, client_port, peer_port)))
-            stack.enter_context(_process(folder, "kube-apiserver", _api_server_flags(folder, plane.port, client_port)))
+            stack.enter_context(
+                _process(folder, "kube-apiserver", _api_server_flags(plane.pki, plane.port, client_port))
+            )
             plane._wait_ready()
-            stack.enter_context(_process(folder, "kube-controller-manager", _controller_flags(folder)))
-            stack.enter_context(_process(folder, "kube-scheduler", _scheduler_flags(folder)))
+            stack.enter_context(_process(folder, "kube-controller-manager", _controller_flags(plane)))
+            stack.enter_context(_process(folder, "kube-scheduler", _client_flags(plane)))
             yield plane
 
     def _wait_ready(self) -> None:
@@ -108,64 +113,35 @@ def _etcd_flags(folder: Path, client_port: int, peer_port: int) -> list[str]:
     ]
 
 
-def _api_server_flags(folder: Path, port: int, etcd_port: int) -> list[str]:
-    pki = folder / "pki"
+def _api_server_flags(pki: Pki, port: int, etcd_port: int) -> list[str]:
     return [
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         f"--secure-port={port}",
-        f"--tls-cert-file={pki / 'server.crt'}",
-        f"--tls-private-key-file={pki / 'server.key'}",
-        f"--client-ca-file={pki / 'ca.crt'}",
-        f"--service-account-key-file={pki / 'server.key'}",
-        f"--service-account-signing-key-file={pki / 'server.key'}",
+        f"--tls-cert-file={pki.api_server.certificate}",
+        f"--tls-private-key-file={pki.api_server.key}",
+        f"--client-ca-file={pki.authority.certificate}",
+        f"--service-account-key-file={pki.service_accounts.certificate}",
+        f"--service-account-signing-key-file={pki.service_accounts.key}",
         "--service-account-issuer=https://kubernetes.default",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--authorization-mode=RBAC",
+        "--enable-priority-and-fairness=false",
+        "--profiling=false",
     ]
 
 
-def _controller_flags(folder: Path) -> list[str]:
+def _controller_flags(plane: ControlPlane) -> list[str]:
     return [
-        f"--kubeconfig={folder / 'kubeconfig'}",
-        f"--service-account-private-key-file={folder / 'pki' / 'server.key'}",
-        f"--root-ca-file={folder / 'pki' / 'ca.crt'}",
-        "--leader-elect=false",
-        "--secure-port=0",
+        *_client_flags(plane),
+        f"--service-account-private-key-file={plane.pki.service_accounts.key}",
+        f"--root-ca-file={plane.pki.authority.certificate}",
         "--controllers=*,-node-lifecycle-controller,-taint-eviction-controller",
     ]
 
 
-def _scheduler_flags(folder: Path) -> list[str]:
-    return [f"--kubeconfig={folder / 'kubeconfig'}", "--leader-elect=false", "--secure-port=0"]
-
-
-def _make_certificates(pki: Path) -> None:
-    pki.mkdir(parents=True)
-    _openssl(
-        pki, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt"
-    )
-    (pki / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name, subject in (("server", "/CN=kube-apiserver"), ("admin", "/O=system:masters/CN=admin")):
-        _openssl(
-            pki,
-            "req",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-subj",
-            subject,
-            "-keyout",
-            f"{name}.key",
-            "-out",
-            f"{name}.csr",
-        )
-        _openssl(
-            pki, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-            "-extfile", "names", "-out", f"{name}.crt",
-        )  # fmt: skip
-
-
-def _openssl(pki: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=pki, check=True, capture_output=True)
+def _client_flags(plane: ControlPlane) -> list[str]:
+    """Flags of programs that ask the API server: all that the scheduler needs."""
+    alone = ["--leader-elect=false", "--profiling=false", "--secure-port=0"]
+    return [f"--kubeconfig={plane.kubeconfig}", *alone, "--kube-api-qps=400", "--kube-api-burst=800"]
