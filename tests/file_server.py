@@ -31,6 +31,8 @@ class FileServer:
 
 @contextmanager
 def running_file_server() -> Generator[FileServer]:
+    """Serve files meanwhile."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
             content = served.files.get(self.path)

@@ -176,6 +176,6 @@ def _samples(client: httpx2.Client, names: tuple[str, ...]) -> dict[str, float]:
 
 
 def _metric_lines(client: httpx2.Client, *names: str) -> str:
-    """What a server says of these metrics: all of them would take long to parse."""
+    """Return the lines of these metrics of a server; all of them would take long to parse."""
     lines = client.get("/metrics").text.splitlines(keepends=True)
     return "".join(line for line in lines if any(name in line for name in names))
