@@ -73,6 +73,12 @@ class Server:
         self.engine.submit(sequence)
         return Request(sequence, times)
 
+    def compute(self, tokens: int, start: int, *later: int) -> Request:
+        """Have prompts of `tokens` ids computed one after the other, which begin at these ids; return the last one."""
+        request = self.request(tokens, 1, start)
+        self.clock.run()
+        return self.compute(tokens, *later) if later else request
+
     def remote_blocks(self, request: Request) -> RemoteBlocks:
         """Return what a decode server is told about a finished prefill here."""
         transfer = self.transfer

@@ -9,7 +9,7 @@ from aiohttp import test_utils
 from llmd_oke.catalogue import model, shape
 from llmd_rehearsal.vllm.api import ServerApi
 from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import ACCEPTED_PERCENT, settings
+from llmd_rehearsal.vllm.command import ACCEPTED_PERCENT, DraftSettings, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.metrics import ServerMetrics
@@ -32,6 +32,12 @@ def counters(metrics: ServerMetrics) -> dict[str, float]:
                 sample.value
             )
     return found
+
+
+def draft_of(*flags: str, **environment: str) -> DraftSettings:
+    draft = settings(["vllm", "serve", REPOSITORY, *flags], environment).draft
+    assert draft is not None
+    return draft
 
 
 def test_with_speculative_decoding_a_step_yields_one_token_and_the_accepted_ones(serve, clock):
@@ -82,8 +88,7 @@ def test_the_last_step_of_speculative_decoding_yields_no_more_tokens_than_reques
 
 @pytest.mark.parametrize("percent", [0, 25, 60, 99, 100])
 def test_over_many_drafts_the_share_of_accepted_tokens_is_the_configured_share(percent: int):
-    draft = settings(["vllm", "serve", REPOSITORY, EAGLE3], {ACCEPTED_PERCENT: str(percent)}).draft
-    assert draft is not None
+    draft = draft_of(EAGLE3, **{ACCEPTED_PERCENT: str(percent)})
     accepted = [draft.accepted(count) for count in range(1000)]
     assert sum(accepted) == 1000 * 4 * percent // 100
     assert max(accepted) - min(accepted) <= 1
@@ -115,17 +120,13 @@ def test_a_server_does_not_start_with_speculative_settings_that_vllm_refuses(con
 
 @pytest.mark.parametrize("method", ["mtp", "deepseek_mtp", "qwen3_next_mtp"])
 def test_older_names_of_the_multi_token_prediction_method_are_accepted(method: str):
-    words = [f"--speculative-config.method={method}", "--speculative-config.num_speculative_tokens", "2"]
-    draft = settings(["vllm", "serve", REPOSITORY, *words], {}).draft
-    assert draft is not None
+    draft = draft_of(f"--speculative-config.method={method}", "--speculative-config.num_speculative_tokens", "2")
     assert (draft.method, draft.tokens) == ("mtp", 2)
 
 
 def test_an_offline_server_does_not_start_if_its_draft_is_missing_in_the_model_cache(tmp_path):
-    draft = settings(["vllm", "serve", REPOSITORY, EAGLE3], {}).draft
-    assert draft is not None
     with pytest.raises(StartRefusal, match="snapshot folder"):
-        read_draft(draft, {"HF_HOME": "/model-cache"}, ContainerFiles({"/model-cache": str(tmp_path)}))
+        read_draft(draft_of(EAGLE3), {"HF_HOME": "/model-cache"}, ContainerFiles({"/model-cache": str(tmp_path)}))
 
 
 def test_without_chunked_prefill_the_token_budget_defaults_to_the_longest_sequence():

@@ -37,14 +37,10 @@ def several(*connectors: dict[str, object]) -> dict[str, object]:
 
 def test_a_prompt_evicted_from_gpu_memory_is_loaded_from_the_kv_cache_in_host_memory(serve, clock):
     server = serve(*SMALL, *flags(connector(4)))
-    server.request(900, 1)
-    clock.run()
-    server.request(900, 1, start=5000)  # takes the blocks of the first
-    clock.run()
+    server.compute(900, 0, 5000)  # the second takes the blocks of the first
     start_s, metrics = clock.now(), server.metrics
     assert metrics.external_hits == 0
-    again = server.request(900, 1)
-    clock.run()
+    again = server.compute(900, 0)
     loaded = 900 // BLOCK * BLOCK
     assert (metrics.external_hits, metrics.loaded_blocks) == (loaded, loaded // BLOCK)
     latency = server.latency
@@ -54,20 +50,16 @@ def test_a_prompt_evicted_from_gpu_memory_is_loaded_from_the_kv_cache_in_host_me
     assert again.sequence.cached_tokens == loaded
 
 
-def test_without_a_kv_cache_in_host_memory_an_evicted_prompt_is_computed_again(serve, clock):
+def test_without_a_kv_cache_in_host_memory_an_evicted_prompt_is_computed_again(serve):
     server = serve(*SMALL)
-    for start in (0, 5000, 0):
-        server.request(900, 1, start=start)
-        clock.run()
+    server.compute(900, 0, 5000, 0)
     assert server.metrics.prefix_hits == 0
     assert server.metrics.external_queries == 0
 
 
-def test_blocks_still_in_gpu_cache_are_not_loaded_from_host_memory(serve, clock):
+def test_blocks_still_in_gpu_cache_are_not_loaded_from_host_memory(serve):
     server = serve(*SMALL, *flags(connector(4)))
-    for _ in range(2):
-        server.request(512, 1)
-        clock.run()
+    server.compute(512, 0, 0)
     assert server.metrics.prefix_hits == 512 - BLOCK
     assert server.metrics.loaded_blocks == 0
 
@@ -80,25 +72,13 @@ def test_prefill_servers_with_host_memory_still_transfer_kv_cache(serve):
 
 def test_a_request_aborted_while_its_blocks_load_from_host_memory_leaves_no_block(serve, clock):
     server = serve(*SMALL, *flags(connector(4)))
-    for start in (0, 5000):
-        server.request(900, 1, start=start)
-        clock.run()
+    server.compute(900, 0, 5000)
     loading = server.request(900, 1)
     clock.run(until_s=clock.now() + server.latency.factors.prefill_overhead_s + 1e-6)
     server.engine.abort(loading.sequence)
     clock.run()
     assert server.engine.idle
     assert server.metrics.cache_usage == 0.0
-
-
-def test_a_server_with_two_kv_connectors_between_servers_is_refused_as_not_simulated():
-    with pytest.raises(StartRefusal, match="isn't simulated"):
-        settings(["vllm", "serve", "m", *flags(several(NIXL, NIXL))], {})
-
-
-def test_a_server_does_not_start_with_a_kv_cache_in_host_memory_without_a_size():
-    with pytest.raises(StartRefusal, match="cpu_bytes_to_use must be specified"):
-        settings(["vllm", "serve", "m", *flags(dict(OFFLOADING))], {})
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=8, unique=True), max_size=20), st.integers(0, 6))
@@ -120,45 +100,42 @@ def with_files(gib: float, **changes: object) -> dict[str, object]:
     return {**OFFLOADING, "kv_connector_extra_config": told}
 
 
-def test_a_prompt_evicted_from_memory_is_read_from_files_unless_they_are_gone(serve, clock, tmp_path: Path):
+def test_a_prompt_evicted_from_memory_is_read_from_files_unless_they_are_gone(serve, tmp_path: Path):
     files = KvFiles(tmp_path, 1000)
     small = 56.5 * BLOCK * 73728 / 2**30  # the memory has room for one of the prompts
     server = serve(*SMALL, *flags(with_files(small)), files=files)
-    for start in (0, 5000):
-        server.request(900, 1, start=start)
-        clock.run()
+    server.compute(900, 0, 5000)
     loaded = 900 // BLOCK * BLOCK
     assert len(list(tmp_path.rglob("*.bin"))) == 2 * loaded // BLOCK
-    server.request(900, 1)
-    clock.run()
+    server.compute(900, 0)
     assert (server.metrics.external_hits, server.metrics.read_blocks) == (loaded, loaded // BLOCK)
-    server.request(900, 1, start=9000)
-    clock.run()
+    server.compute(900, 9000)
     for file in tmp_path.rglob("*.bin"):
         file.unlink()
-    server.request(900, 1)
-    clock.run()
+    server.compute(900, 0)
     assert (server.metrics.external_hits, server.metrics.read_blocks) == (loaded, loaded // BLOCK)
 
 
-def test_files_of_a_server_that_ended_are_read_by_the_next(serve, clock, tmp_path: Path):
+def test_files_of_a_server_that_ended_are_read_by_the_next(serve, tmp_path: Path):
     files = KvFiles(tmp_path, 1000)
     for _ in range(2):
         server = serve(*SMALL, *flags(with_files(4)), files=files)
-        server.request(900, 1)
-        clock.run()
+        server.compute(900, 0)
     loaded = 900 // BLOCK
     assert (server.metrics.read_blocks, server.metrics.loaded_blocks) == (loaded, loaded)
     assert server.metrics.written_blocks == 0
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("config", "reason"),
     [
-        ({"spec_name": "OtherSpec"}, "Unsupported spec type: OtherSpec"),
-        ({"secondary_tiers": [{"type": "p2p"}]}, "only one, `fs`, is simulated"),
+        (several(NIXL, NIXL), "isn't simulated"),
+        (dict(OFFLOADING), "cpu_bytes_to_use must be specified"),
+        (with_files(4, spec_name="OtherSpec"), "Unsupported spec type: OtherSpec"),
+        (with_files(4, secondary_tiers=[{"type": "p2p"}]), "only one, `fs`, is simulated"),
     ],
+    ids=["two connectors between servers", "no size", "another kind of tiers", "tiers other than files"],
 )
-def test_a_server_does_not_start_with_tiers_that_are_not_simulated(changes: dict[str, object], reason: str):
+def test_a_server_does_not_start_with_kv_connectors_that_are_not_simulated(config: dict[str, object], reason: str):
     with pytest.raises(StartRefusal, match=reason):
-        settings(["vllm", "serve", "m", *flags(with_files(4, **changes))], {})
+        settings(["vllm", "serve", "m", *flags(config)], {})

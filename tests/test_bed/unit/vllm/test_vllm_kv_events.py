@@ -21,8 +21,7 @@ def events(server: Any) -> list[BlockStored | BlockRemoved]:
 
 def test_the_full_kv_blocks_of_a_computed_prompt_are_published_as_stored(serve: Callable[..., Any]):
     server = serve(*FLAGS)
-    server.request(40, 1)
-    server.clock.run()
+    server.compute(40, 0)
     (event,) = events(server)
     assert isinstance(event, BlockStored)
     assert (event.token_ids, event.block_size, event.parent_block_hash) == (list(range(32)), 16, None)
@@ -32,8 +31,7 @@ def test_the_full_kv_blocks_of_a_computed_prompt_are_published_as_stored(serve: 
 def test_after_a_cached_prefix_only_new_kv_blocks_are_published_with_their_parent(serve: Callable[..., Any]):
     server = serve(*FLAGS)
     for tokens in (40, 70):
-        server.request(tokens, 1)
-        server.clock.run()
+        server.compute(tokens, 0)
     first, second = events(server)
     assert isinstance(first, BlockStored)
     assert isinstance(second, BlockStored)
@@ -42,9 +40,7 @@ def test_after_a_cached_prefix_only_new_kv_blocks_are_published_with_their_paren
 
 def test_kv_blocks_evicted_for_other_prompts_are_published_as_removed(serve: Callable[..., Any]):
     server = serve(*FLAGS, "--num-gpu-blocks-override=5", "--max-model-len=80")
-    for start in (0, 1000):
-        server.request(48, 1, start)
-        server.clock.run()
+    server.compute(48, 0, 1000)
     stored, *removed, _ = events(server)
     assert isinstance(stored, BlockStored)
     gone = [value for event in removed for value in event.block_hashes]
@@ -55,8 +51,7 @@ def test_kv_blocks_evicted_for_other_prompts_are_published_as_removed(serve: Cal
 
 def test_a_server_without_a_kv_events_config_publishes_no_kv_cache_events(serve: Callable[..., Any]):
     server = serve()
-    server.request(400, 1)
-    server.clock.run()
+    server.compute(400, 0)
     assert server.published == []
 
 

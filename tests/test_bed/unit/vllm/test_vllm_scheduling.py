@@ -65,11 +65,9 @@ def test_no_more_sequences_run_than_max_num_seqs(serve, clock):
 def test_a_cached_prefix_is_not_prefilled_again(serve, clock):
     """The second of two equal prompts computes its last block only."""
     server = serve()
-    first = server.request(4096, 1)
-    clock.run()
+    first = server.compute(4096, 0)
     start_s = clock.now()
-    second = server.request(4096, 1)
-    clock.run()
+    second = server.compute(4096, 0)
     assert first.times[0] > 0.2
     assert second.times[0] - start_s < 0.1
     assert server.metrics.prefix_hits == 4096 - 16
