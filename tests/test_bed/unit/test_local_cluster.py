@@ -1,15 +1,15 @@
 """A local cluster seen from the host: its spec, its record, the ends of its processes."""
 
-import http.server
 import os
 import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from file_server import running_file_server
 from llmd_base.errors import KitError
 from llmd_rehearsal import namespaces
 from llmd_rehearsal.cluster_spec import (
@@ -178,23 +178,12 @@ def test_a_local_cluster_that_is_started_without_root_gets_a_user_namespace():
     assert "--user" in namespaces.enter_command(7, ["true"], Path("/"), user_namespace=True)
 
 
-class Health(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200 if self.path == "/healthz" else 503)
-        self.end_headers()
-
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.fixture
-def port():
-    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+def port() -> Iterator[int]:
+    """Port of a server that answers 200 for `/healthz`, and otherwise 404."""
+    with running_file_server() as served:
+        served.files["/healthz"] = b""
+        yield int(served.address.rpartition(":")[2])
 
 
 def test_an_http_server_is_ready_when_it_answers_200(port):
