@@ -125,11 +125,6 @@ def planned(scaling: dict[str, Any] | None = None) -> planning.Plan:
     return planning.plan(config.validate(stack))
 
 
-@pytest.fixture
-def scaled() -> planning.Plan:
-    return planned({"decode": {"minReplicas": 2, "maxReplicas": 6, "requests": 40}})
-
-
 class Cluster:
     def __init__(self, code: int | None = None) -> None:
         self.code = code
@@ -191,7 +186,8 @@ async def test_creating_an_object_waits_until_the_api_server_serves_its_api_grou
     assert cluster.created == ["n"]
 
 
-def test_a_stack_without_autoscaling_has_another_config_hash_than_one_with_it(scaled):
+def test_a_stack_without_autoscaling_has_another_config_hash_than_one_with_it():
+    scaled = planned({"decode": {"minReplicas": 2, "maxReplicas": 6, "requests": 40}})
     assert "scaling" not in json.loads(planned().config.model_dump_json(by_alias=True))["models"][0]
     assert planned().config_hash != scaled.config_hash
 

@@ -88,7 +88,7 @@ async def test_a_streamed_completion_has_one_event_for_each_token(server):
     _, whole = await post(server, "/v1/completions", body)
     assert [choice["finish_reason"] for choice in choices] == [None] * 4 + ["length"]
     assert "".join(choice["text"] for choice in choices) == whole["choices"][0]["text"]
-    assert len(whole["choices"][0]["text"]) == 4 * 5
+    assert (whole["object"], len(whole["choices"][0]["text"])) == ("text_completion", 4 * 5)
     assert len({event["id"] for event in streamed}) == 1
 
 
@@ -111,7 +111,8 @@ async def test_a_chat_without_max_tokens_ends_by_itself_at_the_same_token_each_t
     lengths = {answer["usage"]["completion_tokens"] for answer in answers}
     assert len(lengths) == 1
     assert 64 <= lengths.pop() < 320
-    assert answers[0]["choices"][0]["finish_reason"] == "stop"
+    (choice,) = answers[0]["choices"]
+    assert (choice["message"]["role"], choice["finish_reason"]) == ("assistant", "stop")
 
 
 async def test_cached_tokens_are_reported_in_usage_if_prompt_token_details_are_enabled(server):

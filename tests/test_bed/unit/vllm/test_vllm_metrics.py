@@ -27,7 +27,7 @@ def value(metrics, family, sample, **labels):
     return matches[0]
 
 
-def test_the_simulated_vllms_metrics_have_vllms_labels(metrics):
+def test_the_simulated_vllms_metrics_have_vllms_types_and_labels(metrics):
     metrics.running = 3
     metrics.cache_usage = 0.25
     metrics.finished["length"] = 7
@@ -36,6 +36,12 @@ def test_the_simulated_vllms_metrics_have_vllms_labels(metrics):
     assert value(metrics, "vllm:kv_cache_usage_perc", "vllm:kv_cache_usage_perc", **labels) == 0.25
     name = "vllm:request_success"
     assert value(metrics, name, f"{name}_total", finished_reason="length", **labels) == 7
+    types = {
+        "num_requests_running": "gauge",
+        "prefix_cache_hits": "counter",
+        "e2e_request_latency_seconds": "histogram",
+    }
+    assert {name: families(metrics)[f"vllm:{name}"].type for name in types} == types
 
 
 def test_the_endpoint_picker_finds_the_block_size_in_the_metrics(metrics):
