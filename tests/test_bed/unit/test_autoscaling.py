@@ -3,11 +3,10 @@ from typing import Any, cast
 import pulumi
 import pytest
 from llmd_oke.planning import Plan
-from llmd_rehearsal.autoscaling import ScalingTime, keda_parts, preinstalled_scaling, prometheus_address, rehearsed_spec
+from llmd_rehearsal.autoscaling import ScalingTime, preinstalled_scaling, prometheus_address, rehearsed_spec
 from llmd_rehearsal.cluster_plan import further_programs, preinstalled_definitions, simulated
 from llmd_rehearsal.inventory import FOLLOWING, WATCHING
 from llmd_rehearsal.plugins import KubernetesPlugin
-from llmd_rehearsal.program_definitions import program_definition
 from stack_files import model, plan
 
 DECODE = {"minReplicas": 2, "maxReplicas": 6, "requests": 40}
@@ -105,11 +104,6 @@ def test_rehearsed_scaling_queries_have_shorter_windows_and_rates_times_time_sca
 async def test_every_prometheus_address_in_scaledobjects_becomes_that_of_the_rehearsal() -> None:
     done = await rehearsed(server="https://prometheus.example.com")
     assert done["triggers"][0]["metadata"]["serverAddress"] == prometheus_address()
-
-
-def test_kedas_programs_and_crds_in_rehearsals_have_one_version() -> None:
-    versions = {program_definition(name).version for name in FOLLOWING}
-    assert versions == {keda_parts().definitions.version}
 
 
 def test_the_rehearsal_reports_its_scaling_speed_and_the_resulting_durations() -> None:
