@@ -19,7 +19,7 @@ from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search_inputs import known_model, known_shape
 from model_configs import FOLDER as MODEL_CONFIGS
-from stack_files import stack, write
+from stack_files import model, stack, write
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +43,7 @@ class DocumentedProject:
         _write_results(folder)
         project = cls(folder)
         mirror = {"prefix": "iad.ocir.io/namespace/mirror", "pullSecret": "ocir"}
-        write(folder, "S", stack(nodes=4, registryMirror=mirror))
+        write(folder, "S", stack(model("4p-tp1-2d-tp2"), nodes=3, registryMirror=mirror))
         where = ("--region", "us-ashburn-1", "--compartment", "ocid1.compartment.oc1..example", "--load", "100")
         project.command("init", "--stack", "prod", *where)
         page = (ROOT / "docs" / "how-to" / "write-a-recipe.md").read_text()
@@ -53,9 +53,9 @@ class DocumentedProject:
         key = private_key()
         (folder / "privkey.pem").write_text(key.pem)
         (folder / "fullchain.pem").write_text(certificate(key, "llm.example.com").chain)
-        model = folder / "qwen3-8b"
-        model.mkdir()
-        shutil.copyfile(MODEL_CONFIGS / "qwen3-8b.json", model / "config.json")
+        checkpoint = folder / "qwen3-8b"
+        checkpoint.mkdir()
+        shutil.copyfile(MODEL_CONFIGS / "qwen3-8b.json", checkpoint / "config.json")
         shutil.copyfile(MODEL_CONFIGS / "qwen3-8b.json", folder / "config.json")
         index = json.dumps({"metadata": {"total_size": 16381470720}, "weight_map": {}})
         (folder / "model.safetensors.index.json").write_text(index)

@@ -27,7 +27,9 @@ from documented_commands import CommandPlace, DocumentedCommand, counted, docume
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = documented_commands()
-SHELL = re.compile(r"[|&;<>$()\n*]")
+IN_THIS_PROCESS = re.compile(r"(llmd-oke (?:'[^']*'|[^'|&;<>$()\n*])*?)(?: > (\S+))?")
+"""A command of the kit's that needs no shell, with the file that its output goes to."""
+
 LIMIT_S = 120
 """For the commands of a block that a shell runs."""
 
@@ -36,6 +38,8 @@ WORDS = {"NAME": "qwen3-32b", "COMMIT": "0" * 40, "OCID": "ocid1.group.oc1..aaaa
 
 ASKS_FOR_VALUE = re.compile(r"pulumi config set (--secret )?(--path )?[\w-]+:\S+( --secret)?( --stack \w+)?")
 ASKS_FOR_YES = re.compile(r"pulumi stack rm .*")
+DEPLOYED = ("S", "prod", "cluster")
+"""Stacks of which the commands for Pulumi's CLI tell; `S` is selected."""
 
 
 def blocks(place: CommandPlace) -> list[list[DocumentedCommand]]:
@@ -60,17 +64,42 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> DocumentedProject:
     return DocumentedProject.prepare(folder)
 
 
-@pytest.fixture
-def project(prepared: DocumentedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DocumentedProject:
-    """A copy of the project, with the home of somebody who isn't signed in to anything."""
-    own = prepared.copy(tmp_path / "project")
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def deployed(prepared: DocumentedProject, tmp_path_factory: pytest.TempPathFactory) -> DocumentedProject:
+    """The project with its stacks deployed, with two outputs, in a backend in a folder."""
+    programs = Path(os.environ["LLMD_OKE_PROGRAMS"])
+    if not (programs / "pulumi").exists():
+        pytest.skip("no Pulumi CLI: scripts/test builds it")
+    folder = tmp_path_factory.mktemp("deployed")
+    own = prepared.copy(folder / "project")
+    (own.folder / "state").mkdir()
+    texts: list[str] = []
+    for name in DEPLOYED:
+        (folder / f"{name}.json").write_text(json.dumps(state_of(name)))
+        texts += [f"pulumi stack init {name}", f"pulumi stack import --stack {name} --file {folder}/{name}.json"]
+    with pytest.MonkeyPatch.context() as patch:
+        enter(own, folder, patch)
+        use_backend(own, folder, patch)
+        run_in_shell(texts)
+    return own
+
+
+def enter(project: DocumentedProject, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go to a project, with the home of somebody who isn't signed in to anything."""
+    home = folder / "home"
     (home / ".kube").mkdir(parents=True)
-    monkeypatch.chdir(own.folder)
+    monkeypatch.chdir(project.folder)
     monkeypatch.setenv("LLMD_OKE_CACHE", str(cache_folder()))
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("PATH", f"{own.folder}/.venv/bin:{os.environ['PATH']}")
-    return own
+    monkeypatch.setenv("PATH", f"{project.folder}/.venv/bin:{os.environ['PATH']}")
+
+
+def use_backend(project: DocumentedProject, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Pulumi's CLI keep states in the project's folder, with a passphrase."""
+    monkeypatch.setenv("PATH", f"{os.environ['LLMD_OKE_PROGRAMS']}:{os.environ['PATH']}")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{project.folder}/state")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "of these tests")
+    monkeypatch.setenv("PULUMI_HOME", home_without_logs(folder / "pulumi"))
 
 
 LONG = [pytest.param(block, marks=pytest.mark.nightly) for block in blocks(CommandPlace.NIGHT)]
@@ -78,40 +107,43 @@ LONG = [pytest.param(block, marks=pytest.mark.nightly) for block in blocks(Comma
 
 @pytest.mark.parametrize("block", [*blocks(CommandPlace.HERE), *LONG], ids=label)
 def test_commands_of_a_documented_code_block_succeed(
-    block: list[DocumentedCommand], project: DocumentedProject, monkeypatch: pytest.MonkeyPatch
+    block: list[DocumentedCommand], prepared: DocumentedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    project = prepared.copy(tmp_path / "project")
+    enter(project, tmp_path, monkeypatch)
     texts = [re.sub(r"\b[A-Z]+\b", lambda word: WORDS.get(word[0], word[0]), command.text) for command in block]
     if block[0].page.parent.parent == ROOT / "examples":
         monkeypatch.chdir(example_of(project, block[0].page.parent.name))
     project.write_stacks_for("\n".join(texts))
-    if all(text.startswith("llmd-oke ") and not SHELL.search(text) for text in texts):
-        for text in texts:
-            ended = CliRunner().invoke(app, shlex.split(text)[1:])
-            assert ended.exit_code == 0, f"{text}\n{ended.output}\n{ended.exception!r}"
-    else:
+    simple = [IN_THIS_PROCESS.fullmatch(text) for text in texts]
+    if not all(simple):
         run_in_shell(texts)
+        return
+    for command in filter(None, simple):
+        ended = CliRunner().invoke(app, shlex.split(command[1])[1:])
+        assert ended.exit_code == 0, f"{command[1]}\n{ended.output}\n{ended.exception!r}"
+        if command[2]:
+            Path(command[2]).write_text(ended.stdout)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("block", blocks(CommandPlace.PULUMI), ids=label)
 def test_documented_commands_that_need_pulumi_succeed_on_a_deployed_stack(
-    block: list[DocumentedCommand], project: DocumentedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    block: list[DocumentedCommand],
+    prepared: DocumentedProject,
+    deployed: DocumentedProject,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    """A backend in a folder with a passphrase, and the stack that the commands name, deployed with two outputs."""
-    programs = Path(os.environ["LLMD_OKE_PROGRAMS"])
-    if not (programs / "pulumi").exists():
-        pytest.skip("no Pulumi CLI: scripts/test builds it")
-    (tmp_path / "state").mkdir()
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}/state")
-    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "of these tests")
-    monkeypatch.setenv("PULUMI_HOME", home_without_logs(tmp_path / "pulumi"))
+    project = deployed.copy(tmp_path / "project")
+    enter(project, tmp_path, monkeypatch)
+    use_backend(project, tmp_path, monkeypatch)
+    monkeypatch.setenv("PULUMI_STACK", DEPLOYED[0])
     texts = [answered(command.text) for command in block]
-    before: list[str] = []
-    for name in stacks_before("\n".join(texts)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(state_of(name)))
-        before += [f"pulumi stack init {name}", f"pulumi stack import --stack {name} --file {tmp_path}/{name}.json"]
-    run_in_shell([*before, *texts])
+    for name in re.findall(r"stack init (\w+)", "\n".join(texts)):  # these aren't there yet
+        (project.folder / "state" / ".pulumi" / "stacks" / "llmd-oke" / f"{name}.json").unlink()
+        shutil.copy(prepared.folder / "stacks" / f"Pulumi.{name}.yaml", project.folder / "stacks")
+    run_in_shell(texts)
 
 
 def state_of(stack: str) -> dict[str, object]:
@@ -128,13 +160,6 @@ def answered(text: str) -> str:
     if ASKS_FOR_VALUE.fullmatch(text):
         return f"echo of-these-tests | {text}"
     return f"{text} --yes" if ASKS_FOR_YES.fullmatch(text) else text
-
-
-def stacks_before(commands: str) -> list[str]:
-    """The stacks that are there before the commands: those that they name and don't make."""
-    made = set(re.findall(r"stack init (\w+)", commands))
-    named = re.findall(r"(?:--stack|--force) (?:organization/llmd-oke/)?(\w+)", commands) or ["S"]
-    return [name for name in dict.fromkeys(named) if name not in made]
 
 
 def run_in_shell(texts: list[str]) -> None:
