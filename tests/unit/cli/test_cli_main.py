@@ -78,13 +78,13 @@ def test_an_os_error_is_reported_as_json_if_requested(
 
 def test_a_full_disk_is_reported_in_one_line():
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        words = [sys.executable, "-m", "llmd_oke", "schema"]
+        words = [sys.executable, "-m", "llmd_oke", "--help"]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error No space left on device.\n")
 
 
 def test_a_closed_output_pipe_is_no_error():
-    words = [sys.executable, "-m", "llmd_oke", "schema"]
+    words = [sys.executable, "-m", "llmd_oke", "--help"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stderr

@@ -121,7 +121,7 @@ def rehearsals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearsals:
     calls.write_text(json.dumps({"calls": [], "folders": [], "gone": [], "answers": {}}))
 
     def played(folder: Path, words: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-        return [sys.executable, "-c", PLAYED, str(calls), str(folder), *words], {}
+        return [sys.executable, "-S", "-c", PLAYED, str(calls), str(folder), *words], {}
 
     monkeypatch.setattr(promotion, "kit_command", played)
     git(project, "init", "--quiet", "--initial-branch", "main")

@@ -103,16 +103,14 @@ def test_pipeline_changes_lists_the_stacks_that_a_branch_touches_since_main(repo
 def test_all_stacks_count_as_new_if_those_of_the_base_commit_cannot_be_read(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    taken = operation._snapshots
-
-    def only_head(folder: Path, commit: str, diagrams: Path | None) -> Snapshots:
+    def only_head(folder: Path, commit: str, _: Path | None) -> Snapshots:
         if folder != repository:
             raise KitError("No such command 'snapshot'.")
-        return taken(folder, commit, diagrams)
+        return side(commit, snapshot("dev"), snapshot("prod"))
 
     monkeypatch.setattr(operation, "_snapshots", only_head)
     found = changes_since(repository, "main", Listener())
-    assert {item.kind for item in found.changes} == {"new"}
+    assert {item.stack: item.kind for item in found.changes} == {"dev": "new", "prod": "new"}
     assert "No such command" in found.notes[0]
 
 
