@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -12,14 +11,11 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("examples/*/
 DECISIONS = sorted(DOCS.glob("decisions/0*.md"))
 
 
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 def prose(page: Path) -> str:
     return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of headings, as GitHub makes them."""
     headings: list[str] = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
@@ -33,12 +29,11 @@ def dead_links(page: Path) -> Iterator[str]:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         if "://" not in link and (not target.is_file() or (anchor and anchor not in anchors(target))):
-            yield link
+            yield f"{page}: {link}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_of_a_docs_page_lead_to_existing_files_and_headings(page: Path):
-    assert list(dead_links(page)) == []
+def test_links_of_docs_pages_lead_to_existing_files_and_headings():
+    assert [link for page in PAGES for link in dead_links(page)] == []
 
 
 def command_options() -> dict[str, set[str]]:
@@ -60,23 +55,25 @@ def unknown_commands(page: Path) -> Iterator[str]:
         name = words if words in OPTIONS else words.split()[0]
         options: list[str] = re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest.split(" -- ")[0])
         if name in OPTIONS:
-            yield from (f"{name} {option}" for option in options if option not in OPTIONS[name] | {"--help"})
+            yield from (f"{page}: {name} {option}" for option in options if option not in OPTIONS[name] | {"--help"})
         elif name not in GROUPS:
-            yield name
+            yield f"{page}: {name}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "reference"], ids=name_of)
-def test_commands_and_options_that_a_docs_page_names_exist(page: Path):
-    assert list(unknown_commands(page)) == []
+def test_commands_and_options_that_docs_pages_name_exist():
+    pages = [page for page in PAGES if page.parent.name != "reference"]
+    assert [command for page in pages for command in unknown_commands(page)] == []
 
 
-@pytest.mark.parametrize("page", DECISIONS, ids=name_of)
-def test_each_decision_has_status_context_decision_and_an_index_row(page: Path):
-    title, _, rest = page.read_text().removeprefix("# ").partition("\n")
-    number, _, decision = title.partition(". ")
-    assert page.name.startswith(f"{number}-")
-    assert re.findall(r"^(?:Status: \w+|## .*)", rest, flags=re.MULTILINE)[1:3] == ["## Context", "## Decision"]
-    assert f"| [{number}]({page.name}) | {decision} |" in (page.parent / "README.md").read_text()
+def test_each_decision_has_status_context_decision_and_an_index_row():
+    index = (DOCS / "decisions" / "README.md").read_text()
+    for page in DECISIONS:
+        title, _, rest = page.read_text().removeprefix("# ").partition("\n")
+        number, _, decision = title.partition(". ")
+        assert page.name.startswith(f"{number}-")
+        headings = re.findall(r"^(?:Status: \w+|## .*)", rest, flags=re.MULTILINE)
+        assert headings[1:3] == ["## Context", "## Decision"], page
+        assert f"| [{number}]({page.name}) | {decision} |" in index
 
 
 def test_the_index_of_how_to_pages_lists_every_how_to_page():
