@@ -2,17 +2,16 @@
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 
 CLIENT = "exchanger:a secret"
 REQUEST_TOKEN = "a token of the job's"
@@ -60,33 +59,36 @@ class Issuers:
         part = text.split(".")[1]
         return json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
 
-    def answer(self, path: str, query: str, headers: Any, body: str) -> tuple[int, Any]:
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        path, said, body = request.url.path, request.headers["Authorization"], request.body.decode()
         match path:
             case "/github/token":
-                if headers["Authorization"] != f"bearer {REQUEST_TOKEN}":
-                    return 401, {}
-                audience = dict(parse_qsl(query))["audience"]
-                return 200, {"value": self.signed(aud=audience, sub=f"repo:o/r:environment:{self.environment}")}
+                if said != f"bearer {REQUEST_TOKEN}":
+                    return HttpAnswer(401, {})
+                audience = dict(parse_qsl(request.url.query))["audience"]
+                token = self.signed(aud=audience, sub=f"repo:o/r:environment:{self.environment}")
+                return HttpAnswer(200, {"value": token})
             case "/domain/oauth2/v1/token":
-                return self._exchanged(headers, dict(parse_qsl(body)))
+                return HttpAnswer(*self._exchanged(said, dict(parse_qsl(body))))
             case "/pulumi/api/oauth/token":
-                form = {name: values[0] for name, values in parse_qs(body).items()} or json.loads(body)
+                form = dict(parse_qsl(body)) or json.loads(body)
                 claims = self.read(form["subject_token"])
                 right = form["audience"] == claims["aud"] == "urn:pulumi:org:acme"
-                return (200, {"access_token": "pul-short-lived", "expires_in": 7200}) if right else (401, {})
+                answer = {"access_token": "pul-short-lived", "expires_in": 7200}
             case "/pulumi/api/user":
-                right = headers["Authorization"] == "token pul-short-lived"
-                return (200, {"githubLogin": "ci", "organizations": [{"githubLogin": "acme"}]}) if right else (401, {})
+                right = said == "token pul-short-lived"
+                answer = {"githubLogin": "ci", "organizations": [{"githubLogin": "acme"}]}
             case _:
-                return (200, {}) if path.startswith("/pulumi/") else (404, {})
+                return HttpAnswer(200 if path.startswith("/pulumi/") else 404, {})
+        return HttpAnswer(200, answer) if right else HttpAnswer(401, {})
 
-    def _exchanged(self, headers: Any, form: dict[str, str]) -> tuple[int, Any]:
+    def _exchanged(self, said: str | None, form: dict[str, str]) -> tuple[int, object]:
         basic = base64.b64encode(CLIENT.encode()).decode()
         claims = self.read(form["subject_token"])
         user = self.environments.get(claims["sub"].rpartition(":")[2])
         asked = (form["grant_type"], form["requested_token_type"], form["subject_token_type"])
         wanted = ("urn:ietf:params:oauth:grant-type:token-exchange", "urn:oci:token-type:oci-upst", "jwt")
-        trusted = headers["Authorization"] == f"Basic {basic}" and claims["aud"] == f"{self.url}/domain"
+        trusted = said == f"Basic {basic}" and claims["aud"] == f"{self.url}/domain"
         if self.refuses or not trusted or user is None or asked != wanted:
             return 401, {"error": "invalid_grant"}
         self.public_keys.append(form["public_key"])
@@ -99,30 +101,6 @@ class Issuers:
 def issuers() -> Generator[Issuers]:
     """The servers, on a free port of 127.0.0.1, until the block ends."""
     there = Issuers()
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            url, length = urlsplit(self.path), int(self.headers.get("Content-Length") or 0)
-            status, document = there.answer(url.path, url.query, self.headers, self.rfile.read(length).decode())
-            content = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = _answer  # noqa: N815 - the library's names
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    there.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with http_server(there.answer) as server:
+        there.url = address_of(server)
         yield there
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

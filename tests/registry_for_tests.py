@@ -3,15 +3,16 @@ distribution's token specification have them. Nothing else of a registry is need
 
 import hashlib
 import json
-import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
+
+from http_for_tests import HttpAnswer, HttpRequest, http_server
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+JSON = {"Content-Type": "application/json"}
 INDEX = "application/vnd.oci.image.index.v1+json"
 AMD64 = {"os": "linux", "architecture": "amd64"}
 ARM64 = {"os": "linux", "architecture": "arm64"}
@@ -52,86 +53,44 @@ class Registry:
         self.repositories.setdefault(repository, {}).update({tag: (media_type, content), digest: (media_type, content)})
         return digest
 
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer a request for a token or a manifest."""
+        self.requests.append(f"{request.method} {request.url.geturl()}")
+        path, query = request.url.path, parse_qs(request.url.query)
+        if path == "/token":
+            _, repository, actions = query["scope"][0].split(":")
+            if repository in self.private or query.get("service") != [self.address] or actions != "pull":
+                return _refusal(403, "DENIED")
+            return HttpAnswer(200, {"token": f"for-{repository}"}, JSON)
+        if not path.startswith("/v2/") or "/manifests/" not in path:
+            return _refusal(404, "NAME_UNKNOWN")
+        repository, _, name = path.removeprefix("/v2/").partition("/manifests/")
+        if self.wants_token and request.headers["Authorization"] != f"Bearer for-{repository}":
+            place = f'realm="http://{self.address}/token",service="{self.address}"'
+            value = f'Bearer {place},scope="repository:{repository}:pull"'
+            return _refusal(401, "UNAUTHORIZED", WWW_Authenticate=value)
+        if self.busy:
+            self.busy -= 1
+            after = {"Retry_After": self.retry_after} if self.retry_after else {}
+            return _refusal(429, "TOOMANYREQUESTS", **after)
+        if self.broken:
+            self.broken -= 1
+            return _refusal(503, "UNAVAILABLE")
+        media_type, content = self.repositories.get(repository, {}).get(name, ("", b""))
+        if not media_type or media_type not in (request.headers["Accept"] or ""):
+            return _refusal(404, "MANIFEST_UNKNOWN" if repository in self.repositories else "NAME_UNKNOWN")
+        digest = self.false_digest or f"sha256:{hashlib.sha256(content).hexdigest()}"
+        return HttpAnswer(200, content, {"Content-Type": media_type, "Docker-Content-Digest": digest})
+
 
 @contextmanager
 def served(registry: Registry) -> Generator[Registry]:
     """The registry at `registry.address`, until the end of the block."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"registry": registry}))
-    registry.address = f"127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with http_server(registry.answer) as server:
+        registry.address = f"127.0.0.1:{server.server_port}"
         yield registry
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    registry: Registry
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Log nothing."""
-
-    def _answer(self) -> None:
-        url = urlsplit(self.path)
-        self.registry.requests.append(f"{self.command} {self.path}")
-        if url.path == "/token":
-            self._give_token(parse_qs(url.query))
-        elif url.path.startswith("/v2/") and "/manifests/" in url.path:
-            repository, _, name = url.path.removeprefix("/v2/").partition("/manifests/")
-            self._give_manifest(repository, name)
-        else:
-            self._refuse(404, "NAME_UNKNOWN")
-
-    def _give_token(self, query: Mapping[str, list[str]]) -> None:
-        _, repository, actions = query["scope"][0].split(":")
-        if repository in self.registry.private or query.get("service") != [self.registry.address] or actions != "pull":
-            self._refuse(403, "DENIED")
-        else:
-            self._send(200, "application/json", json.dumps({"token": f"for-{repository}"}).encode(), {})
-
-    def _give_manifest(self, repository: str, name: str) -> None:
-        if self.registry.wants_token and self.headers.get("Authorization") != f"Bearer for-{repository}":
-            self._challenge(repository)
-            return
-        if self.registry.busy:
-            self.registry.busy -= 1
-            after = {"Retry-After": self.registry.retry_after} if self.registry.retry_after else {}
-            self._refuse(429, "TOOMANYREQUESTS", after)
-            return
-        if self.registry.broken:
-            self.registry.broken -= 1
-            self._refuse(503, "UNAVAILABLE")
-            return
-        stored = self.registry.repositories.get(repository, {}).get(name)
-        if stored is None or stored[0] not in self.headers.get("Accept", ""):
-            self._refuse(404, "MANIFEST_UNKNOWN" if repository in self.registry.repositories else "NAME_UNKNOWN")
-            return
-        digest = self.registry.false_digest or f"sha256:{hashlib.sha256(stored[1]).hexdigest()}"
-        self._send(200, stored[0], stored[1], {"Docker-Content-Digest": digest})
-
-    def _challenge(self, repository: str) -> None:
-        address = self.registry.address
-        value = f'Bearer realm="http://{address}/token",service="{address}",scope="repository:{repository}:pull"'
-        self._refuse(401, "UNAUTHORIZED", {"WWW-Authenticate": value})
-
-    def _refuse(self, status: int, code: str, headers: Mapping[str, str] | None = None) -> None:
-        body = json.dumps({"errors": [{"code": code, "message": code.lower()}]}).encode()
-        self._send(status, "application/json", body, headers or {})
-
-    def _send(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
-        self.send_response(status)
-        for key, value in {"Content-Type": content_type, "Content-Length": str(len(body)), **headers}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+def _refusal(status: int, code: str, **headers: str) -> HttpAnswer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpAnswer(status, {"errors": [{"code": code, "message": code.lower()}]}, {**JSON, **named})

@@ -8,14 +8,12 @@ import hashlib
 import json
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import httpx2
 import pytest
@@ -24,6 +22,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from llmd_rehearsal.programs import locate
 from registry_for_tests import INDEX, MANIFEST
 
@@ -43,24 +42,12 @@ class TokenService:
         self.certificate = certificate(self.key, SERVICE)
         self.private: set[str] = set()
         self.asked: list[str] = []
-        service = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                query = parse_qs(urlsplit(self.path).query)
-                token = service.token(query.get("scope", []), pushes="Authorization" in self.headers)
-                body = json.dumps({"token": token, "access_token": token}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                """Log nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.realm = f"http://127.0.0.1:{self.server.server_port}/token"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer a request for a token."""
+        scopes = parse_qs(request.url.query).get("scope", [])
+        token = self.token(scopes, pushes="Authorization" in request.headers)
+        return HttpAnswer(200, {"token": token, "access_token": token})
 
     def token(self, scopes: Sequence[str], *, pushes: bool) -> str:
         """A token by distribution's token specification; what is denied is left out of it."""
@@ -193,10 +180,18 @@ def running_registry(folder: Path) -> Generator[RegistryProgram]:
     if program is None:
         pytest.skip("no registry: llmd-oke rehearse programs --tests builds it")
     tokens = TokenService()
+    with http_server(tokens.answer) as server:
+        realm = f"{address_of(server)}/token"
+        with _running(folder, program.path, tokens, realm) as address:
+            yield RegistryProgram(address, tokens)
+
+
+@contextmanager
+def _running(folder: Path, program: Path, tokens: TokenService, realm: str) -> Generator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     (folder / "certificate.pem").write_text(tokens.certificate.chain)
-    auth = {"realm": tokens.realm, "service": SERVICE, "issuer": SERVICE}
+    auth = {"realm": realm, "service": SERVICE, "issuer": SERVICE}
     config = {
         "version": "0.1",
         "log": {"level": "error", "accesslog": {"disabled": True}},
@@ -207,17 +202,15 @@ def running_registry(folder: Path) -> Generator[RegistryProgram]:
     (folder / "config.yml").write_text(json.dumps(config))
     log = folder / "registry.log"
     with log.open("wb") as output:
-        argv = [program.path, "serve", folder / "config.yml"]
+        argv = [program, "serve", folder / "config.yml"]
         environment = {"OTEL_TRACES_EXPORTER": "none", "PATH": "/usr/bin"}
         process = subprocess.Popen(argv, stdout=output, stderr=output, env=environment)
     try:
         _await_answer(address, process, log)
-        yield RegistryProgram(address, tokens)
+        yield address
     finally:
         process.terminate()
         process.wait(10)
-        tokens.server.shutdown()
-        tokens.server.server_close()
 
 
 def _await_answer(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

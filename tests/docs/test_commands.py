@@ -14,16 +14,13 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from documented_commands import CommandPlace, DocumentedCommand, counted, documented_commands, rules
 from documented_project import DocumentedProject
 from llmd_oke import catalogue
 from llmd_oke.cli.main import app
 from llmd_oke.values import cache_folder, module_folder
 from pulumi_engine import home_without_logs
 from typer.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
-
-from documented_commands import CommandPlace, DocumentedCommand, counted, documented_commands, rules
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = documented_commands()

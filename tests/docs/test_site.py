@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 1200
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(LIMIT_S)]
+
 FETCHED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"(?:https?:)?//|<link\b[^>]*\bhref=\"(?:https?:)?//")
 """What a browser fetches by itself from another host."""
 
@@ -46,22 +48,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(LIMIT_S)
 def test_every_markdown_page_of_the_docs_is_built_into_the_docs_site(site: Path):
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     names = [page.relative_to(ROOT).with_suffix(".html") for page in pages]
     assert [name for name in names if not (site / name).is_file()] == []
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(LIMIT_S)
 def test_no_page_of_the_docs_site_loads_a_resource_from_another_host(site: Path):
     assert [page.name for page in site.rglob("*.html") if FETCHED.search(page.read_text())] == []
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(LIMIT_S)
 def test_the_search_index_of_the_docs_site_contains_words_of_its_pages(site: Path):
     index = (site / "searchindex.js").read_text()
     assert [
@@ -79,8 +75,6 @@ def dead_links(output: Path) -> list[str]:
     ]
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(LIMIT_S)
 def test_no_link_of_the_docs_site_to_another_host_is_dead(tmp_path: Path):
     try:
         urllib.request.urlopen(INTERNET, timeout=30).close()

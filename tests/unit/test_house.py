@@ -6,9 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "dev"))
-
 from house import CountedPlace, House, count, docstring_findings, kind_of_finding, read_tree
 
 PROGRAM = Path(__file__).parents[2] / "dev" / "house.py"

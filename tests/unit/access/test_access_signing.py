@@ -21,12 +21,17 @@ NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 URL = "https://iaas.us-ashburn-1.oraclecloud.com/20160918/instances?limit=1&compartmentId=c"
 
 
-def verify(public_key: RSAPublicKey, authorization: str, values: dict[str, str]) -> None:
-    """Raise InvalidSignature where the signature isn't that of these values."""
+def verify(public_key: RSAPublicKey, authorization: str, values: dict[str, str]) -> dict[str, str]:
+    """Return the parts of a signature.
+
+    Raises:
+        InvalidSignature: it isn't that of these values.
+    """
     parts = dict(re.findall(r'(\w+)="([^"]*)"', authorization))
     text = "\n".join(f"{name}: {values[name]}" for name in parts["headers"].split())
     signature = base64.b64decode(parts["signature"])
     public_key.verify(signature, text.encode(), padding.PKCS1v15(), hashes.SHA256())
+    return parts
 
 
 def test_a_request_without_body_is_signed_over_date_target_and_host(key: RSAPrivateKey):
@@ -65,13 +70,8 @@ def test_key_id_and_private_key_are_read_from_an_oci_profile(oci_config: Path, k
     assert signer.private_key.private_numbers() == key.private_numbers()
 
 
-def test_the_key_id_of_an_oci_session_profile_is_its_token(oci_config: Path):
-    assert signing.api_key_signer(oci_config, "SESSION").key_id == "ST$session-token"
-
-
-def test_oci_config_file_and_profile_are_taken_from_variables_of_the_oci_cli(
-    oci_config: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_key_id_of_an_oci_session_profile_is_its_token(oci_config: Path, monkeypatch: pytest.MonkeyPatch):
+    """The file and the profile that variables of OCI's CLI name."""
     monkeypatch.setenv("OCI_CLI_CONFIG_FILE", str(oci_config))
     monkeypatch.setenv("OCI_CLI_PROFILE", "SESSION")
     assert signing.api_key_signer().key_id == "ST$session-token"
@@ -114,7 +114,6 @@ def test_the_error_for_an_invalid_private_key_does_not_reveal_the_key(key_pem: s
     assert key_pem[40:80] not in str(refused.value)
 
 
-TOKEN_TIME = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 CLUSTER = "ocid1.cluster.oc1.iad.c"
 
 
@@ -124,23 +123,14 @@ def checked(token: str, key: RSAPrivateKey) -> dict[str, str]:
     assert (url.scheme, url.netloc) == ("https", "containerengine.us-ashburn-1.oraclecloud.com")
     assert url.path == f"/cluster_request/{CLUSTER}"
     query = {name: values[0] for name, values in parse_qs(url.query, strict_parsing=True).items()}
-    parts = dict(re.findall(r'(\w+)="([^"]*)"', query["authorization"]))
     values = {"date": query["date"], "(request-target)": f"get {url.path}", "host": url.netloc}
-    text = "\n".join(f"{name}: {values[name]}" for name in parts["headers"].split())
-    signature = base64.b64decode(parts["signature"])
-    key.public_key().verify(signature, text.encode(), padding.PKCS1v15(), hashes.SHA256())
-    return {**query, **parts}
+    return {**query, **verify(key.public_key(), query["authorization"], values)}
 
 
-def test_the_cluster_token_is_a_signed_request_for_that_cluster(key: RSAPrivateKey):
-    credential = exec_credential(Signer("t/u/f", key), CLUSTER, "us-ashburn-1", TOKEN_TIME)
+def test_the_cluster_token_is_an_exec_credential_with_a_signed_request_for_that_cluster(key: RSAPrivateKey):
+    credential = exec_credential(Signer("t/u/f", key), CLUSTER, "us-ashburn-1", NOW)
     request = checked(credential["status"]["token"], key)
-    assert request["keyId"] == "t/u/f"
-    assert request["date"] == "Sat, 21 Nov 2026 08:00:00 GMT"
-
-
-def test_the_cluster_token_is_printed_as_an_exec_credential(key: RSAPrivateKey):
-    credential = exec_credential(Signer("t/u/f", key), CLUSTER, "us-ashburn-1", TOKEN_TIME)
+    assert (request["keyId"], request["date"]) == ("t/u/f", "Sat, 21 Nov 2026 08:00:00 GMT")
     assert (credential["apiVersion"], credential["kind"]) == ("client.authentication.k8s.io/v1beta1", "ExecCredential")
     assert credential["status"]["expirationTimestamp"] == "2026-11-21T08:04:00Z"
 

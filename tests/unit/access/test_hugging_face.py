@@ -103,12 +103,9 @@ def test_the_error_for_an_unreachable_hub_says_how_to_add_a_model_offline():
     assert "llmd-oke model add config.json --index model.safetensors.index.json --repository acme/large" in told
 
 
-def test_the_error_for_a_failed_hugging_face_request_has_the_http_status():
-    assert "is answered with 503" in refusal(lambda _: httpx2.Response(503))
-
-
-def test_a_hugging_face_repository_without_a_config_is_refused():
-    assert "has no config.json at main" in refusal(lambda _: httpx2.Response(404))
+@pytest.mark.parametrize(("status", "words"), [(503, "is answered with 503"), (404, "has no config.json at main")])
+def test_a_failed_request_and_a_repository_without_a_config_are_refused(status: int, words: str):
+    assert words in refusal(lambda _: httpx2.Response(status))
 
 
 def test_an_oversized_model_config_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -6,11 +6,8 @@ import re
 import ssl
 import sys
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import jwt
@@ -20,6 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from identities_for_tests import TENANCY
 from llmd_base.errors import KitError
 from llmd_oke.access import principals
@@ -31,21 +29,17 @@ URL = "https://iaas.us-ashburn-1.oraclecloud.com/20160918/instances?limit=1&comp
 HOST = "iaas.us-ashburn-1.oraclecloud.com"
 
 
-class Authentication(ThreadingHTTPServer):
+class Authentication:
     """Metadata service, authentication service and the pods' proxy; remembers what it was asked for tokens."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = ""
         self.identity: dict[str, str] = {}
         self.status = 200
         self.lifetime_s = 1200
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.tokens: list[str] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
     def public_key(self) -> RSAPublicKey:
         """The key that the latest token is valid for."""
@@ -54,57 +48,32 @@ class Authentication(ThreadingHTTPServer):
         assert isinstance(key, RSAPublicKey)
         return key
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Authentication
-
-    def do_GET(self) -> None:
-        assert self.headers["authorization"] == "Bearer Oracle"
-        self._answer(200, self.server.identity[self.path.rsplit("/", 1)[-1]].encode())
-
-    def do_POST(self) -> None:
-        server = self.server
-        server.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        server.headers.append({name.lower(): value for name, value in self.headers.items()})
-        if server.status != 200:
-            self._answer(server.status, json.dumps({"code": "NotAuthenticated", "message": "no"}).encode())
-            return
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        path = request.url.path
+        if request.method == "GET":
+            assert request.headers["authorization"] == "Bearer Oracle"
+            return HttpAnswer(200, self.identity[path.rpartition("/")[2]].encode())
+        self.requests.append(json.loads(request.body))
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        if self.status != 200:
+            return HttpAnswer(self.status, {"code": "NotAuthenticated", "message": "no"})
         now = int(time.time())
-        claims = {"iat": now, "exp": now + server.lifetime_s, "n": len(server.tokens)}
-        server.tokens.append(jwt.encode(claims, "k" * 32))
-        pod = self.path.endswith("resourcePrincipalSessionTokens")
-        answer = json.dumps({"token": f"ST${server.tokens[-1]}" if pod else server.tokens[-1]}).encode()
-        self._answer(200, base64.b64encode(answer) if pod else answer)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Log nothing."""
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@contextmanager
-def running(server: Authentication) -> Generator[Authentication]:
-    with server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+        claims = {"iat": now, "exp": now + self.lifetime_s, "n": len(self.tokens)}
+        self.tokens.append(jwt.encode(claims, "k" * 32))
+        pod = path.endswith("resourcePrincipalSessionTokens")
+        answer = json.dumps({"token": f"ST${self.tokens[-1]}" if pod else self.tokens[-1]}).encode()
+        return HttpAnswer(200, base64.b64encode(answer) if pod else answer)
 
 
 @pytest.fixture
 def instance(certificate_pem: str, key_pem: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Authentication]:
-    with running(Authentication()) as server:
-        pem = {"cert.pem": certificate_pem, "key.pem": key_pem, "intermediate.pem": certificate_pem}
-        server.identity = {**pem, "region": "iad"}
-        monkeypatch.setenv("OCI_METADATA_BASE_URL", f"{server.url}/opc/v2")
-        yield server
+    service = Authentication()
+    pem = {"cert.pem": certificate_pem, "key.pem": key_pem, "intermediate.pem": certificate_pem}
+    service.identity = {**pem, "region": "iad"}
+    with http_server(service.answer) as server:
+        service.url = address_of(server)
+        monkeypatch.setenv("OCI_METADATA_BASE_URL", f"{service.url}/opc/v2")
+        yield service
 
 
 @pytest.fixture
@@ -115,13 +84,12 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Authenticat
     (tmp_path / "token").write_text(jwt.encode({"exp": int(time.time()) + 600}, "k" * 32))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "ca.crt", tmp_path / "key.pem")
-    server = Authentication()
-    server.socket = context.wrap_socket(server.socket, server_side=True)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
     monkeypatch.setenv("OCI_KUBERNETES_SERVICE_ACCOUNT_CERT_PATH", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr(resource_principals_signer, "OCI_KUBERNETES_PROXYMUX_SERVICE_PORT", server.server_port)
-    with running(server):
-        yield server
+    service = Authentication()
+    with http_server(service.answer, context) as server:
+        monkeypatch.setattr(resource_principals_signer, "OCI_KUBERNETES_PROXYMUX_SERVICE_PORT", server.server_port)
+        yield service
 
 
 def verify(key: RSAPublicKey, headers: dict[str, str], target: str, host: str = "") -> str:

@@ -16,7 +16,7 @@ from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.access import tunnel
 from llmd_oke.access.oci_client import OciClient, OciError
-from llmd_oke.access.tunnel import NotYet, SshFailed, Tunnel, TunnelIntervals, TunnelTarget
+from llmd_oke.access.tunnel import NotYet, SshFailed, Tunnel, TunnelIntervals, TunnelOptions, TunnelTarget
 from oci_for_tests import CLUSTER, FakeOci, Sequence
 from ssh_for_tests import put_ssh
 
@@ -29,8 +29,8 @@ BASTION = {"id": "right", "name": "ours", "lifecycleState": "ACTIVE", "maxSessio
 TOLD = "ssh -i <privateKey> -N -L <localPort>:10.0.0.6:6443 -p 22 ocid1.bastionsession@host.bastion.example"
 ACTIVE = {"lifecycleState": "ACTIVE", "sshMetadata": {"command": TOLD}}
 TARGET = tunnel.TunnelTarget("right", "10.0.0.6", 6443, 1800)
-OPTIONS = tunnel.TunnelOptions(cluster_id="x", session_s=1800)
-NAMED = tunnel.TunnelOptions(cluster_name="prod", compartment_id="c", session_s=1800)
+OPTIONS = TunnelOptions(cluster_id="x", session_s=1800)
+NAMED = TunnelOptions(cluster_name="prod", compartment_id="c", session_s=1800)
 
 
 def oci(**changes: Any) -> FakeOci:
@@ -58,20 +58,29 @@ def test_the_tunnel_finds_a_stacks_cluster_by_name_and_prefers_the_newest():
     assert query == {"compartmentId": "c", "name": "prod", "sortBy": "TIME_CREATED", "sortOrder": "DESC"}
 
 
-@pytest.mark.parametrize("found", [[], [{"id": "x", "lifecycleState": "CREATING"}]])
-def test_a_cluster_that_does_not_exist_yet_raises_the_error_that_a_tunnel_waits_on(found: list[Any]):
-    with pytest.raises(tunnel.NotYet, match="no active cluster prod"):
-        tunnel.target(oci(**{"containerengine /clusters": found}), NAMED)
+@pytest.mark.parametrize(
+    ("options", "answer", "message"),
+    [
+        (NAMED, {"containerengine /clusters": []}, "no active cluster prod"),
+        (NAMED, {"containerengine /clusters": [{"id": "x", "lifecycleState": "CREATING"}]}, "no active cluster prod"),
+        (OPTIONS, {"bastion /bastions": BASTIONS[:2]}, "no active bastion"),
+        (
+            replace(OPTIONS, bastion_id="mine"),
+            {"bastion /bastions/mine": {"name": "mine", "lifecycleState": "CREATING"}},
+            "The bastion mine is CREATING",
+        ),
+    ],
+    ids=["no cluster", "cluster in creation", "no bastion", "bastion in creation"],
+)
+def test_what_is_not_there_yet_raises_the_error_that_a_tunnel_waits_on(
+    options: TunnelOptions, answer: dict[str, Any], message: str
+):
+    with pytest.raises(NotYet, match=message):
+        tunnel.target(oci(**answer), options)
 
 
 def test_a_bastion_given_by_its_ocid_is_used_for_the_tunnel():
     assert tunnel.target(oci(), replace(OPTIONS, bastion_id="mine")).bastion_id == "mine"
-
-
-def test_a_bastion_that_is_being_created_raises_the_error_that_a_tunnel_waits_on():
-    coming = {"bastion /bastions/mine": {"name": "mine", "lifecycleState": "CREATING"}}
-    with pytest.raises(tunnel.NotYet, match="The bastion mine is CREATING"):
-        tunnel.target(oci(**coming), replace(OPTIONS, bastion_id="mine"))
 
 
 def test_bastion_sessions_last_no_longer_than_the_bastion_allows():
@@ -83,11 +92,6 @@ def test_a_bastion_is_searched_in_the_networks_compartment():
     client = oci()
     tunnel.target(client, replace(OPTIONS, network_compartment_id="of-the-network"))
     assert ("bastion /bastions", {"compartmentId": "of-the-network"}) in client.asked
-
-
-def test_a_cluster_network_without_an_active_bastion_is_reported():
-    with pytest.raises(tunnel.NotYet, match="no active bastion"):
-        tunnel.target(oci(**{"bastion /bastions": BASTIONS[:2]}), OPTIONS)
 
 
 def test_a_cluster_without_a_private_endpoint_needs_no_tunnel():
@@ -111,23 +115,15 @@ def test_a_bastion_session_reaches_only_the_api_endpoint_and_is_deleted_at_the_e
     assert len(pauses) == 1
 
 
-def test_a_failed_bastion_session_is_deleted_and_reported():
-    client = oci(**{"bastion /sessions/s": {"lifecycleState": "FAILED"}})
+@pytest.mark.parametrize(("state", "message"), [("FAILED", "it is FAILED"), ("CREATING", "180 s")])
+def test_a_bastion_session_that_does_not_become_active_is_deleted_and_reported(state: str, message: str):
+    client = oci(**{"bastion /sessions/s": {"lifecycleState": state}})
     with (
-        pytest.raises(KitError, match="it is FAILED"),
+        pytest.raises(KitError, match=message),
         tunnel.session(client, TARGET, "k", SilentProgress(), lambda _: None),
     ):
         pass
     assert client.sent[-1][0] == "DELETE"
-
-
-def test_waiting_for_a_bastion_session_that_never_becomes_active_ends():
-    client = oci(**{"bastion /sessions/s": {"lifecycleState": "CREATING"}})
-    with (
-        pytest.raises(KitError, match="180 s"),
-        tunnel.session(client, TARGET, "k", SilentProgress(), lambda _: None),
-    ):
-        pass
 
 
 def test_the_ssh_command_of_a_tunnel_is_the_bastions_with_placeholders_filled_in():
@@ -235,24 +231,21 @@ def test_a_tunnel_waits_for_a_cluster_that_does_not_exist_yet(ssh: Any, port: in
     assert any("no active cluster prod" in item for item in progress.details)
 
 
-def test_a_tunnels_wait_for_its_cluster_can_have_a_time_limit(ssh: Any, port: int):
+@pytest.mark.parametrize(
+    ("error", "patience_s"),
+    [(NotYet("The compartment has no active cluster prod."), 0), (OciError(401, "NotAuthenticated", "refused"), None)],
+    ids=["limit", "error"],
+)
+def test_a_time_limit_and_an_error_of_oci_end_a_tunnels_wait_for_its_cluster(
+    ssh: Any, port: int, error: KitError, patience_s: float | None
+):
     ssh()
 
     def find() -> tuple[OciClient, TunnelTarget]:
-        raise NotYet("The compartment has no active cluster prod.")
+        raise error
 
-    with pytest.raises(NotYet, match="no active cluster prod"):
-        Tunnel(find, port, Told(), QUICK).keep(patience_s=0)
-
-
-def test_an_error_of_oci_ends_a_tunnels_wait_for_its_cluster(ssh: Any, port: int):
-    ssh()
-
-    def find() -> tuple[OciClient, TunnelTarget]:
-        raise OciError(401, "NotAuthenticated", "OCI refuses")
-
-    with pytest.raises(OciError):
-        Tunnel(find, port, Told(), QUICK).keep()
+    with pytest.raises(type(error), match=error.message):
+        Tunnel(find, port, Told(), QUICK).keep(patience_s)
 
 
 def test_the_tunnel_starts_ssh_again_if_ssh_fails_at_first(ssh: Any, port: int):

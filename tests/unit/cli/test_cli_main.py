@@ -13,13 +13,13 @@ from llmd_rehearsal import running_rehearsals
 
 @pytest.fixture(name="ended")
 def ended_fixture(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Run the command line with these words; return its exit code and what it said on standard error."""
+    """Run the command line with these words; return its exit code, output and errors."""
 
-    def run(*words: str) -> tuple[Any, str]:
+    def run(*words: str) -> tuple[Any, str, str]:
         monkeypatch.setattr(sys, "argv", ["llmd-oke", *words])
         with pytest.raises(SystemExit) as end:
             main.main()
-        return end.value.code, capfd.readouterr().err
+        return end.value.code, *capfd.readouterr()
 
     return run
 
@@ -29,28 +29,24 @@ def test_an_interrupted_command_prints_the_word_interrupted_once(ended: Any, mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(rehearsal_commands, "require_project", interrupted)
-    status, said = ended("rehearse", "status")
-    assert (status, said) == (130, "interrupted\n")
+    assert ended("rehearse", "status") == (130, "", "interrupted\n")
 
 
 def test_rehearse_run_leaves_the_interrupted_message_to_the_command_it_runs(
     ended: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(running_rehearsals, "run_command", lambda *_, **__: console.INTERRUPTED)
-    status, said = ended("rehearse", "run", "--", "llmd-oke", "bench")
-    assert (status, said) == (130, "")
+    assert ended("rehearse", "run", "--", "llmd-oke", "bench") == (130, "", "")
 
 
-def test_sigterm_ends_a_command_like_ctrl_c_with_its_own_exit_code(ended: Any, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("of_ctrl_c", [signal.default_int_handler, signal.SIG_IGN], ids=["raised", "ignored"])
+def test_sigterm_ends_a_command_like_ctrl_c_with_its_own_exit_code(
+    ended: Any, monkeypatch: pytest.MonkeyPatch, of_ctrl_c: Any
+):
     monkeypatch.setattr(rehearsal_commands, "require_project", lambda *_: signal.raise_signal(signal.SIGTERM))
-    assert ended("rehearse", "status") == (143, "interrupted\n")
-
-
-def test_sigterm_ends_a_command_that_ignores_sigint(ended: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rehearsal_commands, "require_project", lambda *_: signal.raise_signal(signal.SIGTERM))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGINT, of_ctrl_c)
     try:
-        assert ended("rehearse", "status")[0] == 143
+        assert ended("rehearse", "status") == (143, "", "interrupted\n")
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -60,20 +56,9 @@ def test_an_os_error_is_reported_in_a_sentence_with_the_file(ended: Any, monkeyp
         raise OSError(errno.EACCES, "Permission denied", "/some/file")
 
     monkeypatch.setattr(rehearsal_commands, "require_project", refused)
-    assert ended("rehearse", "status") == (1, "error /some/file: Permission denied.\n")
-
-
-def test_an_os_error_is_reported_as_json_if_requested(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    def refused(*_: object) -> None:
-        raise OSError(errno.EACCES, "Permission denied", "/some/file")
-
-    monkeypatch.setattr(rehearsal_commands, "require_project", refused)
-    monkeypatch.setattr(sys, "argv", ["llmd-oke", "rehearse", "status", "--json"])
-    with pytest.raises(SystemExit):
-        main.main()
-    assert json.loads(capsys.readouterr().out) == {"error": "/some/file: Permission denied.", "remedy": None}
+    assert ended("rehearse", "status") == (1, "", "error /some/file: Permission denied.\n")
+    _, shown, _ = ended("rehearse", "status", "--json")
+    assert json.loads(shown) == {"error": "/some/file: Permission denied.", "remedy": None}
 
 
 def test_a_full_disk_is_reported_in_one_line():

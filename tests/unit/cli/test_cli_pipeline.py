@@ -20,16 +20,17 @@ GOLDEN = Path(__file__).resolve().parents[2] / "render" / "golden"
 PROJECT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("command", ["deploy", "drift", "limit", "preview", "promote"])
-@pytest.mark.parametrize("more", [[], ["--rehearse"]])
+COMMANDS = [[name] for name in ("deploy", "drift", "limit", "preview", "promote")]
+COMMANDS += [[name, "--rehearse"] for name in ("deploy", "drift", "preview", "promote")]
+WRONG = ("org/llmd-oke/reference", "org/reference", "../reference", "reference ", "", "Reference")
+
+
 @pytest.mark.parametrize(
-    "stack", ["org/llmd-oke/reference", "org/reference", "../reference", "reference ", "", "Reference"]
+    ("command", "stack"),
+    [*((command, "../reference") for command in COMMANDS), *((COMMANDS[0], stack) for stack in WRONG)],
 )
-def test_pipeline_commands_refuse_a_name_that_is_no_stack_file_of_the_project(
-    command: str, more: list[str], stack: str
-):
-    more = more if command != "limit" else ["--own-runner"]
-    ended = CliRunner().invoke(app, ["pipeline", command, "--stack", stack, "--project", str(PROJECT), *more])
+def test_pipeline_commands_refuse_a_name_that_is_no_stack_file_of_the_project(command: list[str], stack: str):
+    ended = CliRunner().invoke(app, ["pipeline", *command, "--stack", stack, "--project", str(PROJECT)])
     assert isinstance(ended.exception, KitError)
     assert "is no name of a stack file" in ended.exception.message
     assert "reference" in str(ended.exception.remedy)

@@ -117,47 +117,49 @@ def test_an_update_whose_node_gate_fails_shows_node_costs_and_the_scale_command(
     assert "to give them back: llmd-oke nodes scale mi300x 0 --stack prod" in errors
 
 
-@pytest.mark.parametrize("refused", [None, KitError("OCI refuses it")])
-def test_pools_whose_node_gate_fails_are_scaled_to_zero_if_an_option_says_so(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: KitError | None
-) -> None:
-    scaled: list[tuple[str, int]] = []
+@pytest.fixture
+def scaled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """List of the pools that are scaled, with their sizes."""
+    done: list[tuple[str, int]] = []
 
     def scale(_pulumi: object, _progress: object, _client: object, pool: PlannedPool, size: int) -> None:
-        scaled.append((pool.name, size))
-        if refused:
-            raise refused
+        done.append((pool.name, size))
 
     monkeypatch.setattr(up, "scale_pool", scale)
     monkeypatch.setattr(up.recover, "client_for", lambda *_: lambda: None)
+    return done
+
+
+def test_pools_whose_node_gate_fails_are_scaled_to_zero_if_an_option_says_so(
+    command: Command, tmp_path: Path, scaled: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise KitError("OCI refuses it")
+
     (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": [POOL]}}))
     code, document, errors = command("up", "--yes", "--scale-to-zero-on-failure", status=255)
     assert (code, scaled) == (255, [("mi300x", 0)])
-    assert ("nodes scale mi300x 0" in document["remedy"]) is (refused is not None)
-    assert ("OCI refuses it" in errors) is (refused is not None)
+    assert "nodes scale mi300x 0" not in document["remedy"]
     command("up", "--yes", "--scale-to-zero-on-failure")
     assert len(scaled) == 1
+    monkeypatch.setattr(up, "scale_pool", refuse)
+    code, document, errors = command("up", "--yes", "--scale-to-zero-on-failure", status=255)
+    assert (code, "nodes scale mi300x 0" in document["remedy"], "OCI refuses it" in errors) == (255, True, True)
 
 
 @pytest.mark.parametrize("agreed", [True, False])
 def test_on_a_terminal_the_user_is_asked_whether_to_scale_the_pool_to_zero(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agreed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaled: list[tuple[str, int]], agreed: bool
 ) -> None:
     write(tmp_path, "prod", STACK)
     asked: list[str] = []
-    scaled: list[tuple[str, int]] = []
 
     def confirm(question: str) -> bool:
         asked.append(question)
         return agreed
 
-    def scale(_pulumi: object, _progress: object, _client: object, pool: PlannedPool, size: int) -> None:
-        scaled.append((pool.name, size))
-
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(up.typer, "confirm", confirm)
-    monkeypatch.setattr(up, "scale_pool", scale)
-    monkeypatch.setattr(up.recover, "client_for", lambda *_: lambda: None)
     state = json.dumps({"deployment": {"resources": [POOL]}})
     pulumi = PulumiCli(tmp_path, "prod", "pulumi", lambda *_: CommandResult(0, state))
     remedy = up._offer_to_scale(pulumi, plan(validate(STACK)), tmp_path, up._Offers(asks=True, scales=False))

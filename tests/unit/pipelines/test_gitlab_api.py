@@ -4,15 +4,14 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import pytest
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from llmd_oke.pipelines.comment import MARK
 from stack_files import PROJECT
 
@@ -31,51 +30,33 @@ class GitLab:
     states: dict[str, str] = field(default_factory=dict[str, str])
     asked: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
-    def answer(self, method: str, path: str, query: dict[str, list[str]], headers: Any, body: str) -> tuple[int, Any]:
-        self.asked.append((method, path))
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        path, query = request.url.path, parse_qs(request.url.query)
+        self.asked.append((request.method, path))
         if "/jobs/artifacts/" in path:
-            found = self.states.get(query["job"][0]) if headers["JOB-TOKEN"] == JOB_TOKEN else None
-            return (200, json.loads(found)) if found else (404, {})
-        if headers["PRIVATE-TOKEN"] != TOKEN:
-            return 401, {}
+            found = self.states.get(query["job"][0]) if request.headers["JOB-TOKEN"] == JOB_TOKEN else None
+            return HttpAnswer(200, found.encode()) if found else HttpAnswer(404, {})
+        if request.headers["PRIVATE-TOKEN"] != TOKEN:
+            return HttpAnswer(401, {})
         if path == "/api/v4/user":
-            return 200, {"id": 42}
-        form = parse_qs(body)
-        if method == "GET":
+            return HttpAnswer(200, {"id": 42})
+        form = parse_qs(request.body.decode())
+        if request.method == "GET":
             first = (int(query["page"][0]) - 1) * 100
-            return 200, self.notes[first : first + 100]
-        if method == "POST":
+            return HttpAnswer(200, self.notes[first : first + 100])
+        if request.method == "POST":
             self.notes.append({"id": len(self.notes), "author": {"id": 42}, "body": form["body"][0]})
         else:
             self.notes[int(path.rpartition("/")[2])]["body"] = form["body"][0]
-        return 200, {}
+        return HttpAnswer(200, {})
 
 
 @pytest.fixture
 def gitlab() -> Iterator[GitLab]:
     there = GitLab()
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            url, length = urlsplit(self.path), int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length).decode()
-            status, document = there.answer(self.command, url.path, parse_qs(url.query), self.headers, body)
-            content = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = do_PUT = _answer  # noqa: N815 - the library's names
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    there.url = f"http://127.0.0.1:{server.server_port}"
-    yield there
-    server.shutdown()
+    with http_server(there.answer) as server:
+        there.url = address_of(server)
+        yield there
 
 
 def run(gitlab: GitLab, *words: str, **own: str) -> subprocess.CompletedProcess[str]:
