@@ -46,45 +46,45 @@ def _core(package: ModuleType) -> Any:
     return package.__dict__["core"]
 
 
-def test_a_lazily_loaded_class_imports_only_its_own_module_and_output_types(package: ModuleType) -> None:
+def test_a_lazily_loaded_class_imports_only_its_own_module_and_output_types(package: ModuleType):
     assert _core(package).RouteTable.__name__ == "RouteTable"
     assert _modules(package) == {"route_table", "outputs"}
 
 
-def test_a_lazily_loaded_function_and_its_output_form_come_from_one_module(package: ModuleType) -> None:
+def test_a_lazily_loaded_function_and_its_output_form_come_from_one_module(package: ModuleType):
     assert _core(package).get_services_output() == 2
     assert _modules(package) == {"get_services"}
 
 
-def test_a_lazily_loaded_function_is_not_hidden_by_a_module_of_its_name(package: ModuleType) -> None:
+def test_a_lazily_loaded_function_is_not_hidden_by_a_module_of_its_name(package: ModuleType):
     import_module(f"{package.__name__}.core.get_services")
     assert _core(package).get_services() == 1
 
 
-def test_lazily_loaded_output_types_do_not_replace_resources_of_their_name(package: ModuleType) -> None:
+def test_lazily_loaded_output_types_do_not_replace_resources_of_their_name(package: ModuleType):
     assert _core(package).outputs.Vcn.kind == "output"
     assert _core(package).Vcn.kind == "resource"
 
 
-def test_a_lazy_name_without_its_own_module_loads_the_whole_package(package: ModuleType) -> None:
+def test_a_lazy_name_without_its_own_module_loads_the_whole_package(package: ModuleType):
     vcn = _core(package).Vcn
     assert _core(package).LOADED
     assert _modules(package) == {"vcn", "outputs", "route_table", "get_services"}
     assert _core(package).Vcn is vcn
 
 
-def test_an_unknown_name_in_a_lazily_loaded_package_is_an_attribute_error(package: ModuleType) -> None:
+def test_an_unknown_name_in_a_lazily_loaded_package_is_an_attribute_error(package: ModuleType):
     with pytest.raises(AttributeError, match="Nothing"):
         _ = _core(package).Nothing
 
 
-def test_a_star_import_of_a_lazily_loaded_package_imports_everything(package: ModuleType) -> None:
+def test_a_star_import_of_a_lazily_loaded_package_imports_everything(package: ModuleType):
     matches: dict[str, Any] = {}
     exec(f"from {package.__name__}.core import *", matches)  # noqa: S102 - the statement is what is tested
     assert {"Vcn", "RouteTableArgs", "get_services"} <= matches.keys()
 
 
-def test_lazy_loading_leaves_an_already_loaded_package_unchanged(package: ModuleType) -> None:
+def test_lazy_loading_leaves_an_already_loaded_package_unchanged(package: ModuleType):
     assert _core(package).LOADED
     load_by_module(package.__name__)
     assert type(_core(package)) is ModuleType

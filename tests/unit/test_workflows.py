@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,12 @@ SECRETS = {
 FROM_OUTSIDE = re.compile(r"\$\{\{")
 
 
+@cache
 def workflow(name: str) -> dict[str, Any]:
     return read_yaml(ROOT / ".github" / "workflows" / f"{name}.yml")
 
 
+@cache
 def jobs() -> dict[tuple[str, str], dict[str, Any]]:
     return {(file.stem, name): job for file in WORKFLOWS for name, job in workflow(file.stem)["jobs"].items()}
 
@@ -73,26 +76,25 @@ def of_trigger(name: str) -> dict[str, Any]:
     return workflow(name)[True]  # YAML 1.1 reads `on` so
 
 
-def test_the_nightly_audit_workflow_fails_if_scripts_audit_fails():
-    (step,) = [step for step in jobs()["audit", "audit"]["steps"] if "run" in step]
-    assert step["run"] == "scripts/audit"
-    assert "continue-on-error" not in {*step, *jobs()["audit", "audit"]}
-    assert of_trigger("audit")["schedule"]
+IN_AUDIT = {
+    "audit": ("scripts/audit",),
+    "images": (
+        "scripts/audit --images",
+        "in $(scripts/pipeline stacks)",
+        'llmd-oke images verify --stack "$stack" || failed=1',
+    ),
+    "upstream": ("scripts/pipeline upstream --summary summary.md",),
+}
+"""What jobs of the nightly audit run."""
 
 
-def test_nightly_workflows_scan_verify_and_compare_images_with_registries():
-    job = jobs()["audit", "images"]
+@pytest.mark.parametrize("name", IN_AUDIT)
+def test_jobs_of_the_nightly_audit_workflow_fail_if_their_scripts_fail(name: str):
+    job = jobs()["audit", name]
     scripts = "\n".join(step["run"] for step in job["steps"] if "run" in step)
-    assert "scripts/audit --images" in scripts
-    assert "in $(scripts/pipeline stacks)" in scripts
-    assert 'llmd-oke images verify --stack "$stack" || failed=1' in scripts
+    assert [text for text in IN_AUDIT[name] if text not in scripts] == []
     assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
-
-
-def test_the_nightly_audit_workflow_looks_for_changes_of_upstream_projects():
-    job = jobs()["audit", "upstream"]
-    assert "scripts/pipeline upstream --summary summary.md" in [step.get("run") for step in job["steps"]]
-    assert "continue-on-error" not in {*job, *(key for step in job["steps"] for key in step)}
+    assert of_trigger("audit")["schedule"]
 
 
 def test_image_scanners_are_pinned_to_a_version():
@@ -112,26 +114,23 @@ def test_every_action_is_pinned_by_commit_with_its_version_as_comment(file: Path
 
 
 def test_actionlint_finds_no_fault_in_any_workflow():
-    program = locate("actionlint")
-    if program is None:
-        pytest.skip("no actionlint: llmd-oke rehearse programs --tests builds it")
-    assert lint(program.path, *map(str, WORKFLOWS)) == ""
+    assert lint(*map(str, WORKFLOWS)) == ""
 
 
 def test_actionlint_finds_faults_in_a_faulty_workflow(tmp_path: Path):
-    program = locate("actionlint")
-    if program is None:
-        pytest.skip("no actionlint: llmd-oke rehearse programs --tests builds it")
     wrong = tmp_path / "wrong.yml"
     wrong.write_text(
         (ROOT / ".github/workflows/deploy.yml").read_text().replace("needs.limit.outputs", "needs.limt.outputs")
     )
-    assert '"limt" is not defined' in lint(program.path, str(wrong))
+    assert '"limt" is not defined' in lint(str(wrong))
 
 
-def lint(program: Path, *files: str) -> str:
+def lint(*files: str) -> str:
     """Return actionlint's words about these files, without other linters, which it runs where a machine has them."""
-    argv = [program, "-no-color", "-shellcheck=", "-pyflakes=", *files]
+    program = locate("actionlint")
+    if program is None:
+        pytest.skip("no actionlint: llmd-oke rehearse programs --tests builds it")
+    argv = [program.path, "-no-color", "-shellcheck=", "-pyflakes=", *files]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode in {0, 1}, done.stderr
     return done.stdout
@@ -209,29 +208,34 @@ def test_workflow_jobs_that_deploy_nothing_end_within_hosted_runners_limits():
             assert job["timeout-minutes"] <= pipeline_limits().hosted_job_minutes, place
 
 
-def test_the_nightly_workflow_builds_picker_and_sidecar_of_a_release():
+ROUTER = '--branch {version} https://{module} "$RUNNER_TEMP/llm-d-router"'
+
+
+@pytest.mark.parametrize(
+    ("prepared", "variable", "folder", "test"),
+    [
+        (ROUTER, "LLMD_OKE_ROUTER_SOURCE", "llm-d-router", "test_bed/programs/test_llm_d_router.py"),
+        (
+            'npm install --prefix "$RUNNER_TEMP/typescript"',
+            "LLMD_OKE_NODE_MODULES",
+            "typescript/node_modules",
+            "rehearsal/end_to_end/test_other_languages.py",
+        ),
+    ],
+    ids=["router", "typescript"],
+)
+def test_the_nightly_workflow_prepares_sources_that_its_tests_read(
+    prepared: str, variable: str, folder: str, test: str
+):
     steps = [step for step in jobs()["faults", "faults"]["steps"] if "run" in step]
-    (cloned,) = [place for place, step in enumerate(steps) if "git clone" in step["run"]]
+    version, module = default_release().endpoint_picker.program.version, definitions().builds["llm-d-router"].asks_for
+    command = prepared.format(version=version, module=module)
+    (before,) = [place for place, step in enumerate(steps) if command in step["run"]]
     (tested,) = [place for place, step in enumerate(steps) if "scripts/test -m nightly" in step["run"]]
-    assert cloned < tested
-    version = default_release().endpoint_picker.program.version
-    module = definitions().builds["llm-d-router"].asks_for
-    assert f'--branch {version} https://{module} "$RUNNER_TEMP/llm-d-router"' in steps[cloned]["run"]
-    assert steps[tested]["env"]["LLMD_OKE_ROUTER_SOURCE"] == "${{ runner.temp }}/llm-d-router"
-    assert re.search(r"--preserve-env=\S*\bLLMD_OKE_ROUTER_SOURCE\b", steps[tested]["run"])
-    assert (
-        'environ.get("LLMD_OKE_ROUTER_SOURCE")' in (ROOT / "tests/test_bed/programs/test_llm_d_router.py").read_text()
-    )
-
-
-def test_the_nightly_workflow_installs_packages_of_the_typescript_example():
-    steps = [step for step in jobs()["faults", "faults"]["steps"] if "run" in step]
-    (installed,) = [step["run"] for step in steps if "npm install" in step["run"]]
-    (tested,) = [step for step in steps if "scripts/test -m nightly" in step["run"]]
-    assert tested["env"]["LLMD_OKE_NODE_MODULES"] == "${{ runner.temp }}/typescript/node_modules"
-    assert '--prefix "$RUNNER_TEMP/typescript"' in installed
-    assert re.search(r"--preserve-env=\S*\bLLMD_OKE_NODE_MODULES\b", tested["run"])
-    assert "LLMD_OKE_NODE_MODULES" in (ROOT / "tests/rehearsal/end_to_end/test_other_languages.py").read_text()
+    assert before < tested
+    assert steps[tested]["env"][variable] == f"${{{{ runner.temp }}}}/{folder}"
+    assert re.search(rf"--preserve-env=\S*\b{variable}\b", steps[tested]["run"])
+    assert variable in (ROOT / "tests" / test).read_text()
 
 
 def test_the_nightly_drift_workflow_signs_in_as_the_drift_identity():
@@ -277,19 +281,13 @@ def test_a_preview_comment_is_written_by_code_of_the_base_branch():
     assert all("uses" not in step for step in workflow("preview")["jobs"]["post"]["steps"])
 
 
-def test_the_preview_workflow_has_no_credentials_of_the_deploying_identity():
+def test_the_preview_workflow_has_no_credentials_of_deployments_or_a_backend():
     text = (ROOT / ".github/workflows/preview.yml").read_text()
-    assert "LLMD_OKE_RUNNER" not in text
-    assert "DEPLOY_" not in text
+    assert not re.search("LLMD_OKE_RUNNER|DEPLOY_", text)
     preview = workflow("preview")["jobs"]["preview"]
     assert preview["environment"] == "preview"
     assert preview["strategy"]["matrix"]["stack"] == "${{ fromJSON(needs.changes.outputs.stacks) }}"
-
-
-def test_the_preview_job_has_neither_backend_credentials_nor_passphrase():
-    preview = workflow("preview")["jobs"]["preview"]
-    used = yaml.safe_dump(preview)
-    assert not re.search(r"PULUMI_|AWS_", used)
+    assert not re.search(r"PULUMI_|AWS_", yaml.safe_dump(preview))
     (step,) = [step for step in preview["steps"] if "scripts/pipeline" in step.get("run", "")]
     assert "--states states" in step["run"]
 

@@ -127,7 +127,7 @@ def checked(token: str, key: RSAPrivateKey) -> dict[str, str]:
     return {**query, **verify(key.public_key(), query["authorization"], values)}
 
 
-def test_the_cluster_token_is_an_exec_credential_with_a_signed_request_for_that_cluster(key: RSAPrivateKey):
+def test_the_cluster_token_is_an_exec_credential_with_a_request_that_is_signed(key: RSAPrivateKey):
     credential = exec_credential(Signer("t/u/f", key), CLUSTER, "us-ashburn-1", NOW)
     request = checked(credential["status"]["token"], key)
     assert (request["keyId"], request["date"]) == ("t/u/f", "Sat, 21 Nov 2026 08:00:00 GMT")

@@ -56,19 +56,19 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     return run
 
 
-def test_drift_of_an_oci_resource_is_explained_and_exits_with_3(command: Command) -> None:
+def test_drift_of_an_oci_resource_is_explained_and_exits_with_3(command: Command):
     code, shown, errors = command("drift", event=RESIZED)
     assert (code, shown) == (3, f"{WORDS}\n")
     assert "reading what there is of 1 resources; nothing is changed" in errors
 
 
-def test_the_drift_command_reports_drift_as_json(command: Command) -> None:
+def test_the_drift_command_reports_drift_as_json(command: Command):
     code, shown, _ = command("drift", "--json", event=RESIZED)
     drift = {"urn": URN, "path": "size", "words": WORDS, "taken_back": True}
     assert (code, json.loads(shown)) == (3, {"stack": "prod", "drift": [drift]})
 
 
-def test_a_stack_without_drift_exits_with_0(command: Command, tmp_path: Path) -> None:
+def test_a_stack_without_drift_exits_with_0(command: Command, tmp_path: Path):
     assert command("drift")[:2] == (0, "Nothing was changed by hand.\n")
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [words.split(" --stack")[0] for words in asked] == [
@@ -77,24 +77,24 @@ def test_a_stack_without_drift_exits_with_0(command: Command, tmp_path: Path) ->
     ]
 
 
-def test_drift_that_cannot_be_determined_is_an_error(command: Command) -> None:
+def test_drift_that_cannot_be_determined_is_an_error(command: Command):
     code, shown, errors = command("drift", "--json", event=REFUSED, status=255)
     assert (code, json.loads(shown)["error"]) == (1, "401-NotAuthenticated")
     assert "401-NotAuthenticated" in errors
 
 
-def test_for_a_stack_that_is_not_deployed_drift_queries_no_oci(command: Command, tmp_path: Path) -> None:
+def test_for_a_stack_that_is_not_deployed_drift_queries_no_oci(command: Command, tmp_path: Path):
     code, _, errors = command("drift", deployed=False)
     assert (code, "nothing is deployed" in errors) == (0, True)
     assert "refresh" not in (tmp_path / "asked").read_text()
 
 
-def test_drift_of_a_stack_whose_rehearsal_does_not_run_is_an_error(command: Command) -> None:
+def test_drift_of_a_stack_whose_rehearsal_does_not_run_is_an_error(command: Command):
     code, _, errors = command("drift", "--rehearse")
     assert (code, "scripts/rehearse --stack prod" in errors) == (1, True)
 
 
-def test_pipeline_drift_writes_manual_changes_into_a_summary_and_exits_with_3(command: Command, tmp_path: Path) -> None:
+def test_pipeline_drift_writes_manual_changes_into_a_summary_and_exits_with_3(command: Command, tmp_path: Path):
     summary = tmp_path / "out" / "summary.md"
     code, shown, _ = command("pipeline", "drift", "--summary", str(summary), event=RESIZED)
     assert (code, shown) == (3, "")

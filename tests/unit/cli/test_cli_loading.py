@@ -34,37 +34,37 @@ for name, heavy in {IMPORTED!r}.items():
 """
 
 
-def test_commands_and_help_import_no_heavy_modules_of_other_commands() -> None:
+def test_commands_and_help_import_no_heavy_modules_of_other_commands():
     run = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
     assert run.stdout.splitlines() == list(IMPORTED)
 
 
-def test_a_misspelt_command_is_answered_with_the_nearest_one() -> None:
+def test_a_misspelt_command_is_answered_with_the_nearest_one():
     result = CliRunner().invoke(app, ["chek"])
     assert "'check'" in result.output
     assert result.exit_code == 2
 
 
 @pytest.mark.parametrize(("group", "command"), [("experiment", "run"), ("rehearse", "status"), ("tune", "rank")])
-def test_a_command_group_lists_its_own_commands(group: str, command: str) -> None:
+def test_a_command_group_lists_its_own_commands(group: str, command: str):
     assert command in CliRunner().invoke(app, [group, "--help"]).output
 
 
-def test_help_lists_commands_under_headings() -> None:
+def test_help_lists_commands_under_headings():
     shown = CliRunner().invoke(app, ["--help"]).output
     places = [shown.index(f"─ {item} ─") for item in ("Plan", "Deploy", "Measure what is deployed", "Compare and tune")]
     assert places == sorted(places)
 
 
-def test_the_option_version_prints_the_name_and_version_of_the_kit() -> None:
+def test_the_option_version_prints_the_name_and_version_of_the_kit():
     assert CliRunner().invoke(app, ["--version"]).output == f"llmd-oke {metadata.version('llmd-oke')}\n"
 
 
-def test_every_command_entry_point_has_a_heading_in_help() -> None:
+def test_every_command_entry_point_has_a_heading_in_help():
     assert {entry.name for entry in metadata.entry_points(group="llmd_oke.commands")} == set(_Commands.panels)
 
 
-def test_a_command_without_its_optional_extra_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_without_its_optional_extra_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "needs_an_extra.py").write_text("import not_installed\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(KitError) as refused:

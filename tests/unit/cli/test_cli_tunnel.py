@@ -99,15 +99,13 @@ def through(port: int) -> dict[str, str]:
     return {"llmd-oke_apiServer": f"https://127.0.0.1:{port}"}
 
 
-def test_with_an_existing_cluster_the_tunnel_opens_before_the_preview(
-    command: Command, oci: Tenancy, port: int
-) -> None:
+def test_with_an_existing_cluster_the_tunnel_opens_before_the_preview(command: Command, oci: Tenancy, port: int):
     code, log, _ = command("up", "--yes", "--tunnel", "--no-benchmark", **through(port))
     assert (code, log) == (0, ["preview reached", "up reached"])
     assert oci.sent[-1][:2] == ("DELETE", "bastion /sessions/s")
 
 
-def test_with_a_new_cluster_the_tunnel_opens_during_the_update(command: Command, oci: Tenancy, port: int) -> None:
+def test_with_a_new_cluster_the_tunnel_opens_during_the_update(command: Command, oci: Tenancy, port: int):
     answers = [[], [], *[[CLUSTER]] * 9]
     oci.answers["containerengine /clusters"] = Sequence(answers)
     code, log, errors = command("up", "--yes", "--tunnel", "--no-benchmark", **through(port))
@@ -115,46 +113,46 @@ def test_with_a_new_cluster_the_tunnel_opens_during_the_update(command: Command,
     assert "as soon as the cluster and its bastion are there" in errors
 
 
-def test_destroy_opens_a_tunnel_too(command: Command, oci: Tenancy, port: int) -> None:
+def test_destroy_opens_a_tunnel_too(command: Command, oci: Tenancy, port: int):
     assert command("destroy", "--yes", "--tunnel", **through(port))[:2] == (0, ["destroy reached"])
 
 
-def test_pipeline_deploy_opens_a_tunnel_too(command: Command, oci: Tenancy, port: int) -> None:
+def test_pipeline_deploy_opens_a_tunnel_too(command: Command, oci: Tenancy, port: int):
     code, log, _ = command("pipeline", "deploy", "--tunnel", **through(port))
     assert (code, log[-1]) == (0, "up reached")
 
 
-def test_a_kubeconfig_that_bypasses_the_tunnel_is_refused_with_a_remedy(command: Command, oci: Tenancy) -> None:
+def test_a_kubeconfig_that_bypasses_the_tunnel_is_refused_with_a_remedy(command: Command, oci: Tenancy):
     code, log, errors = command("up", "--yes", "--tunnel")
     assert (code, log) == (1, [])
     assert "pulumi config set llmd-oke:apiServer https://127.0.0.1:6443 --stack prod" in " ".join(errors.split())
 
 
-def test_an_update_that_needs_a_tunnel_says_which_option_opens_one(command: Command, oci: Tenancy, port: int) -> None:
+def test_an_update_that_needs_a_tunnel_says_which_option_opens_one(command: Command, oci: Tenancy, port: int):
     _, _, errors = command("destroy", "--yes", **through(port))
     assert f"nothing listens at 127.0.0.1:{port}" in errors
     assert "--tunnel" in errors
 
 
-def test_up_with_tunnel_refuses_an_api_server_setting_of_another_machine(command: Command, oci: Tenancy) -> None:
+def test_up_with_tunnel_refuses_an_api_server_setting_of_another_machine(command: Command, oci: Tenancy):
     code, _, errors = command("up", "--tunnel", **{"llmd-oke_apiServer": "https://10.0.0.6:6443"})
     assert code == 1
     assert "llmd-oke:apiServer is https://10.0.0.6:6443" in " ".join(errors.split())
 
 
-def test_the_tunnel_uses_the_oci_profile_in_the_stacks_settings(command: Command, oci: Tenancy, port: int) -> None:
+def test_the_tunnel_uses_the_oci_profile_in_the_stacks_settings(command: Command, oci: Tenancy, port: int):
     command("up", "--yes", "--tunnel", "--no-benchmark", **through(port), oci_configFileProfile="PROD")
     assert set(oci.who) == {SignIn(None, "PROD")}
 
 
-def test_the_tunnel_command_stops_waiting_for_a_missing_bastion_and_names_it(command: Command, oci: Tenancy) -> None:
+def test_the_tunnel_command_stops_waiting_for_a_missing_bastion_and_names_it(command: Command, oci: Tenancy):
     oci.answers["bastion /bastions"] = []
     code, _, errors = command("tunnel", "--wait", "0")
     assert code == 1
     assert "no active bastion in the cluster's VCN" in errors
 
 
-def test_a_tunnel_to_an_existing_cluster_requires_the_clusters_ocid() -> None:
+def test_a_tunnel_to_an_existing_cluster_requires_the_clusters_ocid():
     stack = validate({**STACK, "cluster": existing_cluster()})
     with pytest.raises(KitError, match="no OCID of its cluster"):
         tunnel_options_of(stack)

@@ -77,7 +77,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return say
 
 
-def test_an_update_shows_changes_outputs_and_benchmark(command: Command, benchmark: Callable[..., None]) -> None:
+def test_an_update_shows_changes_outputs_and_benchmark(command: Command, benchmark: Callable[..., None]):
     benchmark()
     code, document, errors = command("up", "--yes")
     assert (code, document.pop("duration_s") >= 0) == (0, True)
@@ -92,7 +92,7 @@ def test_an_update_shows_changes_outputs_and_benchmark(command: Command, benchma
     assert "engine at work" in errors
 
 
-def test_a_failed_update_shows_its_changes_and_exits_with_pulumis_exit_code(command: Command) -> None:
+def test_a_failed_update_shows_its_changes_and_exits_with_pulumis_exit_code(command: Command):
     code, document, _ = command("up", "--yes", status=255)
     assert (code, document["ok"], document["changes"]["create"]) == (255, False, 3)
     assert document["error"] == "`pulumi up` ended with exit code 255."
@@ -106,9 +106,7 @@ POOL = {
 }
 
 
-def test_an_update_whose_node_gate_fails_shows_node_costs_and_the_scale_command(
-    command: Command, tmp_path: Path
-) -> None:
+def test_an_update_whose_node_gate_fails_shows_node_costs_and_the_scale_command(command: Command, tmp_path: Path):
     (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": [POOL]}}))
     code, document, errors = command("up", "--yes", status=255)
     assert code == 255
@@ -132,7 +130,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def test_pools_whose_node_gate_fails_are_scaled_to_zero_if_an_option_says_so(
     command: Command, tmp_path: Path, scaled: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     def refuse(*_: object) -> None:
         raise KitError("OCI refuses it")
 
@@ -150,7 +148,7 @@ def test_pools_whose_node_gate_fails_are_scaled_to_zero_if_an_option_says_so(
 @pytest.mark.parametrize("agreed", [True, False])
 def test_on_a_terminal_the_user_is_asked_whether_to_scale_the_pool_to_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaled: list[tuple[str, int]], agreed: bool
-) -> None:
+):
     write(tmp_path, "prod", STACK)
     asked: list[str] = []
 
@@ -168,16 +166,14 @@ def test_on_a_terminal_the_user_is_asked_whether_to_scale_the_pool_to_zero(
     assert ("nodes scale mi300x 0" in remedy) is not agreed
 
 
-def test_a_failed_benchmark_fails_the_update(command: Command, benchmark: Callable[..., None]) -> None:
+def test_a_failed_benchmark_fails_the_update(command: Command, benchmark: Callable[..., None]):
     benchmark("ttft_ms.p95")
     code, document, errors = command("up", "--yes")
     assert (code, document["error"]) == (1, "gpt-oss-120b did not pass: ttft_ms.p95")
     assert "did not pass" in errors
 
 
-def test_a_benchmark_that_cannot_be_run_does_not_undo_the_update(
-    command: Command, benchmark: Callable[..., None]
-) -> None:
+def test_a_benchmark_that_cannot_be_run_does_not_undo_the_update(command: Command, benchmark: Callable[..., None]):
     benchmark(error=KitError("The cluster does not answer.", "Is it up?"))
     code, document, _ = command("up", "--yes")
     assert (code, document["changes"]["create"], document["smoke"]) == (1, 3, [])
@@ -186,7 +182,7 @@ def test_a_benchmark_that_cannot_be_run_does_not_undo_the_update(
 
 def test_an_update_does_not_fail_if_the_smoke_jobs_result_cannot_be_read(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     def fetched(*_: object) -> list[SmokeOutcome]:
         raise KitError("The Jobs of llm-d can't be read.", "Ask again.")
 
@@ -197,9 +193,7 @@ def test_an_update_does_not_fail_if_the_smoke_jobs_result_cannot_be_read(
     assert document["smoke_error"] == {"error": "The Jobs of llm-d can't be read.", "remedy": "Ask again."}
 
 
-def test_up_refuses_no_benchmark_with_settings_that_need_an_accuracy_evaluation(
-    command: Command, tmp_path: Path
-) -> None:
+def test_up_refuses_no_benchmark_with_settings_that_need_an_accuracy_evaluation(command: Command, tmp_path: Path):
     write(tmp_path, "prod", {**STACK, "override": {"quickReduce": "INT4"}})
     code, document, errors = command("up", "--yes", "--no-benchmark")
     assert (code, "engine at work" in errors) == (1, False)
@@ -208,18 +202,18 @@ def test_up_refuses_no_benchmark_with_settings_that_need_an_accuracy_evaluation(
 
 
 @pytest.mark.parametrize("operation", ["up", "destroy"])
-def test_up_and_destroy_without_confirmation_change_nothing(command: Command, operation: str) -> None:
+def test_up_and_destroy_without_confirmation_change_nothing(command: Command, operation: str):
     code, document, errors = command(operation)
     assert (code, document) == (1, {"error": "With --json nobody can be asked.", "remedy": "Add --yes."})
     assert "engine at work" not in errors
 
 
-def test_destroy_shows_the_changes_that_pulumi_made(command: Command) -> None:
+def test_destroy_shows_the_changes_that_pulumi_made(command: Command):
     code, document, _ = command("destroy", "--yes")
     assert (code, document["ok"], document["changes"]) == (0, True, {"create": 3, "same": 5})
 
 
-def test_an_invalid_stack_file_is_reported_with_all_its_problems(command: Command, tmp_path: Path) -> None:
+def test_an_invalid_stack_file_is_reported_with_all_its_problems(command: Command, tmp_path: Path):
     (tmp_path / "stacks/Pulumi.prod.yaml").write_text("config: {}\n")
     code, document, _ = command("up", "--yes")
     assert (code, document["problems"][0]["path"]) == (1, "config")
