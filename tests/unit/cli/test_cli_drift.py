@@ -1,14 +1,11 @@
 """`llmd-oke drift`: what it says, and how it ends. The Pulumi CLI is a script here."""
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.cli import main
 from stack_files import stack, write
 
 URN = "urn:pulumi:prod::llmd-oke::llmd-oke:index:GpuPool$oci:ContainerEngine/nodePool:NodePool::mi300x"
@@ -35,23 +32,17 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+def command(tmp_path: Path, kit: Command, put_pulumi: Callable[[str], None]) -> Command:
     """Run `llmd-oke` where the engine's refresh has these events and status; return exit code, output and errors."""
     write(tmp_path, "prod", stack())
-    (tmp_path / "pulumi").write_text(CLI)
-    (tmp_path / "pulumi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    put_pulumi(CLI)
 
     def run(*words: str, event: Any = None, status: int = 0, deployed: bool = True) -> tuple[int, str, str]:
         resources = [{"urn": URN, "type": "oci:ContainerEngine/nodePool:NodePool"}] if deployed else []
         (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": resources}}))
         (tmp_path / "events").write_text(json.dumps(event) if event else "")
         (tmp_path / "status").write_text(str(status))
-        monkeypatch.setattr(sys, "argv", ["llmd-oke", *words, "--stack", "prod", "--project", str(tmp_path)])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        shown = capfd.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
+        return kit(*words, "--stack", "prod", "--project", str(tmp_path))
 
     return run
 

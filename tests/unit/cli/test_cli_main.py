@@ -6,58 +6,43 @@ import sys
 from typing import Any
 
 import pytest
-from llmd_oke.cli import console, main
+from llmd_oke.cli import console
 from llmd_rehearsal import cli as rehearsal_commands
 from llmd_rehearsal import running_rehearsals
 
 
-@pytest.fixture(name="ended")
-def ended_fixture(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Run the command line with these words; return its exit code, output and errors."""
-
-    def run(*words: str) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["llmd-oke", *words])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        return end.value.code, *capfd.readouterr()
-
-    return run
-
-
-def test_an_interrupted_command_prints_the_word_interrupted_once(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_command_prints_the_word_interrupted_once(kit: Any, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(rehearsal_commands, "require_project", interrupted)
-    assert ended("rehearse", "status") == (130, "", "interrupted\n")
+    assert kit("rehearse", "status") == (130, "", "interrupted\n")
 
 
-def test_rehearse_run_leaves_the_interrupted_message_to_the_command_it_runs(
-    ended: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_rehearse_run_leaves_the_interrupted_message_to_the_command_it_runs(kit: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(running_rehearsals, "run_command", lambda *_, **__: console.INTERRUPTED)
-    assert ended("rehearse", "run", "--", "llmd-oke", "bench") == (130, "", "")
+    assert kit("rehearse", "run", "--", "llmd-oke", "bench") == (130, "", "")
 
 
 @pytest.mark.parametrize("of_ctrl_c", [signal.default_int_handler, signal.SIG_IGN], ids=["raised", "ignored"])
 def test_sigterm_ends_a_command_like_ctrl_c_with_its_own_exit_code(
-    ended: Any, monkeypatch: pytest.MonkeyPatch, of_ctrl_c: Any
+    kit: Any, monkeypatch: pytest.MonkeyPatch, of_ctrl_c: Any
 ):
     monkeypatch.setattr(rehearsal_commands, "require_project", lambda *_: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGINT, of_ctrl_c)
     try:
-        assert ended("rehearse", "status") == (143, "", "interrupted\n")
+        assert kit("rehearse", "status") == (143, "", "interrupted\n")
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def test_an_os_error_is_reported_in_a_sentence_with_the_file(ended: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_os_error_is_reported_in_a_sentence_with_the_file(kit: Any, monkeypatch: pytest.MonkeyPatch):
     def refused(*_: object) -> None:
         raise OSError(errno.EACCES, "Permission denied", "/some/file")
 
     monkeypatch.setattr(rehearsal_commands, "require_project", refused)
-    assert ended("rehearse", "status") == (1, "", "error /some/file: Permission denied.\n")
-    _, shown, _ = ended("rehearse", "status", "--json")
+    assert kit("rehearse", "status") == (1, "", "error /some/file: Permission denied.\n")
+    _, shown, _ = kit("rehearse", "status", "--json")
     assert json.loads(shown) == {"error": "/some/file: Permission denied.", "remedy": None}
 
 

@@ -31,6 +31,13 @@ def refusal(*arguments: str) -> str:
     return str(error)
 
 
+def config_file(folder: Path, name: str, **changes: object) -> str:
+    """Write the config.json of a model, with some keys changed; return its path."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config_of(name, **changes)))
+    return str(path)
+
+
 def test_model_add_prints_the_entry_with_a_source_for_each_figure():
     result = run(CONFIG, *REPOSITORY)
     assert result.exit_code == 0
@@ -87,7 +94,7 @@ def test_model_add_reports_an_entry_that_replaces_the_kits(write: tuple[str, ...
 
 
 def test_model_add_reads_config_and_index_from_a_folder(tmp_path: Path):
-    (tmp_path / "config.json").write_text(json.dumps(config_of("qwen3-32b")))
+    config_file(tmp_path, "qwen3-32b")
     index = {"metadata": {"total_size": 70 * 2**30}, "weight_map": {}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     result = json.loads(run(str(tmp_path), *REPOSITORY, "--json").stdout)
@@ -126,23 +133,19 @@ def test_model_add_refuses_a_model_config_that_is_no_json_object_by_its_path(con
 
 
 def test_model_add_marks_figures_of_an_unknown_architecture_as_bounds(tmp_path: Path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config_of("qwen3-32b", model_type="new")))
-    assert "# Bound: no code of new was looked at" in run(str(path), *REPOSITORY).stdout
-    assert json.loads(run(str(path), *REPOSITORY, "--json").stdout)["bounds"][0].startswith("no code of new")
+    path = config_file(tmp_path, "qwen3-32b", model_type="new")
+    assert "# Bound: no code of new was looked at" in run(path, *REPOSITORY).stdout
+    assert json.loads(run(path, *REPOSITORY, "--json").stdout)["bounds"][0].startswith("no code of new")
 
 
 def test_model_add_shows_the_size_of_a_sequences_state_beside_its_kv_cache(tmp_path: Path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config_of("nemotron-3-nano-30b-a3b")))
-    told = run(str(path), *REPOSITORY).stderr
+    told = run(config_file(tmp_path, "nemotron-3-nano-30b-a3b"), *REPOSITORY).stderr
     assert "6,144 bytes of KV cache for a token, 49,082,368 bytes of state for a sequence" in told
 
 
 def test_model_add_refuses_unknown_kinds_of_layers_with_path_and_remedy(tmp_path: Path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config_of("qwen3-32b", model_type="lfm2", conv_L_cache=3)))
-    error = run(str(path), *REPOSITORY).exception
+    path = config_file(tmp_path, "qwen3-32b", model_type="lfm2", conv_L_cache=3)
+    error = run(path, *REPOSITORY).exception
     assert isinstance(error, InvalidStack)
     assert error.verdict == f"no entry can be computed of {path}"
     told = str(error)
@@ -152,9 +155,8 @@ def test_model_add_refuses_unknown_kinds_of_layers_with_path_and_remedy(tmp_path
 
 def test_model_add_computes_a_model_of_a_million_parameters(tmp_path: Path):
     sizes = {"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config_of("llama-3.1-8b-instruct", **sizes, num_key_value_heads=4, head_dim=4)))
-    entry = json.loads(run(str(path), *REPOSITORY, "--json").stdout)["computed"]
+    path = config_file(tmp_path, "llama-3.1-8b-instruct", **sizes, num_key_value_heads=4, head_dim=4)
+    entry = json.loads(run(path, *REPOSITORY, "--json").stdout)["computed"]
     assert 0 < entry["parameters"]["active_billions"] < 0.01
     assert 0 < entry["weights"]["gib"] < 0.1
 

@@ -1,13 +1,12 @@
 """`llmd-oke recover`: what it shows before it settles anything. The Pulumi CLI is a script here, OCI a table."""
 
 import json
-import os
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.cli import main, recover
+from llmd_oke.cli import recover
 from oci_for_tests import EmptyOci
 from stack_files import created_pool, created_stack, write
 
@@ -28,22 +27,17 @@ esac
 
 
 def test_a_pool_that_recover_will_adopt_is_not_listed_as_an_orphan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kit: Callable[..., Any], put_pulumi: Callable[[str], None]
 ):
     write(tmp_path, "prod", created_stack(created_pool(size=9)))
-    (tmp_path / "pulumi").write_text(CLI)
-    (tmp_path / "pulumi").chmod(0o755)
+    put_pulumi(CLI)
     state: Any = {"resources": [], "pending_operations": [{"resource": POOL, "type": "creating"}]}
     (tmp_path / "state").write_text(json.dumps({"deployment": state}))
     client = EmptyOci({"containerengine /nodePools": [LISTED]})
     (tmp_path / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\n")
     monkeypatch.setattr(recover, "client_for", lambda *_: lambda: client)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(sys, "argv", ["llmd-oke", "recover", "--stack", "prod", "--project", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    shown, errors = capfd.readouterr()
-    assert ended.value.code == 1, errors
+    code, shown, errors = kit("recover", "--stack", "prod", "--project", str(tmp_path))
+    assert code == 1, errors
     assert "it is there, and is taken into the state (ocid1.nodepool.new)" in shown
     assert "orphan" not in shown
     assert "delete" not in shown

@@ -1,7 +1,5 @@
 """`up`, `destroy` and `tunnel` on the way to a private API endpoint. OCI, the Pulumi CLI and `ssh` are stand-ins."""
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from free_ports import free_port
 from llmd_base.errors import KitError
 from llmd_oke.access import tunnel
 from llmd_oke.access.sign_in import SignIn
-from llmd_oke.cli import main, token
+from llmd_oke.cli import token
 from llmd_oke.cli.tunnel import tunnel_options_of
 from llmd_oke.config import validate
 from oci_for_tests import CLUSTER, FakeOci, Sequence
@@ -75,22 +73,24 @@ def oci(monkeypatch: pytest.MonkeyPatch) -> Tenancy:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], port: int) -> Command:
+def command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kit: Callable[..., tuple[int, str, str]],
+    put_pulumi: Callable[[str], None],
+    port: int,
+) -> Command:
     """Run `llmd-oke` on a stack whose file has these keys too; return exit code, the engine's log, standard error."""
-    (tmp_path / "pulumi").write_text(CLI)
-    (tmp_path / "pulumi").chmod(0o755)
+    put_pulumi(CLI)
     (tmp_path / "port").write_text(str(port))
     put_ssh(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("COLUMNS", "300")
 
     def run(*words: str, **settings: str) -> tuple[int, list[str], str]:
         write(tmp_path, "prod", STACK, {key.replace("_", ":"): text for key, text in settings.items()})
-        monkeypatch.setattr(sys, "argv", ["llmd-oke", *words, "--stack", "prod", "--project", str(tmp_path)])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
+        code, _, errors = kit(*words, "--stack", "prod", "--project", str(tmp_path))
         log = tmp_path / "log"
-        return int(ended.value.code or 0), log.read_text().splitlines() if log.exists() else [], capfd.readouterr().err
+        return code, log.read_text().splitlines() if log.exists() else [], errors
 
     return run
 

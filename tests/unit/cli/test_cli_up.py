@@ -1,7 +1,6 @@
 """`up` and `destroy` with --json: one object on standard output, whatever happens. The Pulumi CLI is a script here."""
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_oke.cli import main, smoke, up
+from llmd_oke.cli import smoke, up
 from llmd_oke.config import validate
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.smoke import SmokeOutcome
@@ -38,22 +37,17 @@ Command = Callable[..., tuple[int, Any, str]]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+def command(tmp_path: Path, kit: Callable[..., tuple[int, str, str]], put_pulumi: Callable[[str], None]) -> Command:
     """Run `llmd-oke`, with a Pulumi CLI whose operations end with `status`; return exit code, JSON, standard error."""
     write(tmp_path, "prod", STACK)
     (tmp_path / "history").write_text("[]")
     (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": []}}))
-    (tmp_path / "pulumi").write_text(CLI)
-    (tmp_path / "pulumi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    put_pulumi(CLI)
 
     def run(*words: str, status: int = 0) -> tuple[int, Any, str]:
         (tmp_path / "status").write_text(str(status))
-        monkeypatch.setattr(sys, "argv", ["llmd-oke", *words, "--json", "--stack", "prod", "--project", str(tmp_path)])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        shown = capfd.readouterr()
-        return int(ended.value.code or 0), json.loads(shown.out), shown.err
+        code, shown, errors = kit(*words, "--json", "--stack", "prod", "--project", str(tmp_path))
+        return code, json.loads(shown), errors
 
     return run
 
