@@ -1,8 +1,11 @@
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
+from llmd_base.errors import KitError
+from llmd_oke.cli.loading import load
 from llmd_oke.cli.main import _Commands, app
 from typer.testing import CliRunner
 
@@ -59,3 +62,12 @@ def test_the_option_version_prints_the_name_and_version_of_the_kit():
 
 def test_every_command_entry_point_has_a_heading_in_help():
     assert {entry.name for entry in metadata.entry_points(group="llmd_oke.commands")} == set(_Commands.panels)
+
+
+def test_a_command_without_its_optional_extra_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "needs_an_extra.py").write_text("import not_installed\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(KitError) as refused:
+        load(metadata.EntryPoint("tune", "needs_an_extra:app [analysis]", "llmd_oke.commands"), "`tune`")
+    assert refused.value.message == "`tune` needs not_installed, which is not installed."
+    assert refused.value.remedy == "Install llmd-oke[analysis]."
