@@ -7,14 +7,13 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
 
 import pytest
-from documented_commands import CommandPlace, DocumentedCommand, counted, documented_commands, rules
+from documented_commands import CommandPlace, DocumentedCommand, documented_commands, rules
 from documented_project import DocumentedProject
 from llmd_oke import catalogue
 from llmd_oke.cli.main import app
@@ -200,8 +199,3 @@ def test_documented_commands_that_no_test_runs_need_oci_a_gpu_or_a_hosted_servic
     services = ("OCI", "GPU", "registry", "Hugging Face", "GitHub", "PyPI", "identity provider", "DNS", "Pulumi Cloud")
     reasons = {rule.because for rule in rules() if rule.place is CommandPlace.EXEMPT}
     assert [reason for reason in reasons if not any(service in reason for service in services)] == []
-
-
-def test_docs_tests_print_how_many_documented_commands_they_found(capsys: pytest.CaptureFixture[str]):
-    with capsys.disabled():
-        sys.stdout.write(f"\n{counted().splitlines()[0]}\n")

@@ -145,16 +145,15 @@ def test_an_invalid_list_of_accepted_advisories_is_refused(osv: Osv, checkout: P
     assert (code, said.startswith("error tools/advisories.yaml: ")) == (2, True)
 
 
-@pytest.mark.parametrize("answer", ["busy", "<html>sign in</html>", '{"results": []}', '{"results": [1, 2, 3, 4, 5]}'])
+@pytest.mark.parametrize(
+    "answer", ["unreachable", "busy", "<html>sign in</html>", '{"results": []}', '{"results": [1, 2, 3, 4, 5]}']
+)
 def test_without_a_valid_answer_of_the_vulnerability_database_the_audit_fails(osv: Osv, checkout: Path, answer: str):
     osv.says = answer
-    code, said = audit(checkout, osv.url)
-    assert (code, said.startswith(f"NOT AUDITED: {osv.url} gave no answer: ")) == (3, True)
-
-
-def test_the_audit_exits_with_3_if_the_vulnerability_database_is_unreachable(checkout: Path):
-    code, said = audit(checkout, "http://127.0.0.1:9")
-    assert (code, "NOT AUDITED" in said, "5 versions were not looked up" in said) == (3, True, True)
+    address = "http://127.0.0.1:9" if answer == "unreachable" else osv.url
+    code, said = audit(checkout, address)
+    assert (code, said.startswith(f"NOT AUDITED: {address} gave no answer: ")) == (3, True)
+    assert "5 versions were not looked up" in said
 
 
 def test_scripts_check_tolerates_an_unreachable_vulnerability_database(tmp_path: Path):

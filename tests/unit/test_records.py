@@ -18,12 +18,9 @@ def test_a_record_takes_fields_from_values_then_sources_then_defaults():
     assert record(_Node, {"size": 2}, kind="cpu") == _Node("cpu", 2)
 
 
-def test_a_record_field_without_source_and_default_is_refused_by_name():
+def test_a_record_field_without_source_and_an_unknown_one_are_refused_by_name():
     with pytest.raises(MissingSourceError, match=r"^_Node: nothing given has size\.$"):
         record(_Node, kind="cpu")
-
-
-def test_a_value_for_an_unknown_record_field_is_refused_by_name():
     with pytest.raises(UnknownFieldError, match=r"^_Node has no colour\.$"):
         record(_Node, kind="cpu", size=1, colour="red")
 

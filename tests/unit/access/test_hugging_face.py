@@ -113,13 +113,15 @@ def test_an_oversized_model_config_is_refused(monkeypatch: pytest.MonkeyPatch):
     assert "more than 1 MiB" in refusal(lambda _: httpx2.Response(200, content=b"x" * (2**20 + 1)))
 
 
+REPOSITORIES = ("large", "acme/", "../etc/passwd", "acme/..", "acme/a/b", "acme/a?b", "a b/c", "")
+REVISIONS = ("../main", "a/../b", "main?x", "", "a b")
+
+
 @pytest.mark.parametrize(
-    "repository", ["large", "acme/", "../etc/passwd", "acme/..", "acme/a/b", "acme/a?b", "a b/c", ""]
+    ("repository", "revision"),
+    [*((name, "main") for name in REPOSITORIES), *(("acme/large", revision) for revision in REVISIONS)],
 )
-def test_an_invalid_hugging_face_repository_name_is_never_requested(repository: str):
-    assert "repository of Hugging Face" in refusal(files, repository)
-
-
-@pytest.mark.parametrize("revision", ["../main", "a/../b", "main?x", "", "a b"])
-def test_an_invalid_hugging_face_revision_is_never_requested(revision: str):
-    assert "revision" in refusal(files, revision=revision)
+def test_an_invalid_hugging_face_repository_or_revision_is_never_requested(repository: str, revision: str):
+    assert ("revision" if repository == "acme/large" else "repository of Hugging Face") in refusal(
+        files, repository, revision
+    )

@@ -136,19 +136,25 @@ def behind(status: int = 200, **headers: str) -> StoredFile:
     return stored_file(LINK, httpx2.Client(transport=httpx2.MockTransport(answer)))
 
 
-def test_the_checksum_of_an_object_uploaded_in_one_piece_is_its_md5():
-    stored = behind(content_length="4096", content_md5=base64.b64encode(HASH).decode())
-    assert stored == StoredFile(4096, (f"md5:{HASH.hex()}",))
+MD5, SHA256 = base64.b64encode(HASH).decode(), base64.b64encode(DIGEST).decode()
 
 
-def test_the_checksum_of_an_object_uploaded_in_parts_is_of_the_parts_hashes():
-    parts, digest = base64.b64encode(HASH).decode() + "-12", base64.b64encode(DIGEST).decode()
-    stored = behind(opc_multipart_md5=parts, opc_content_sha256=digest)
-    assert stored.checksums == (f"md5:{HASH.hex()}", f"sha256:{DIGEST.hex()}")
-
-
-def test_an_invalid_checksum_header_of_object_storage_is_ignored():
-    assert behind(content_md5="?").checksums == ()
+@pytest.mark.parametrize(
+    ("headers", "checksums"),
+    [
+        ({"content_md5": MD5}, (f"md5:{HASH.hex()}",)),
+        (
+            {"opc_multipart_md5": f"{MD5}-12", "opc_content_sha256": SHA256},
+            (f"md5:{HASH.hex()}", f"sha256:{DIGEST.hex()}"),
+        ),
+        ({"content_md5": "?"}, ()),
+    ],
+    ids=["one piece", "parts", "invalid"],
+)
+def test_checksums_of_an_object_are_those_in_the_headers_of_object_storage(
+    headers: dict[str, str], checksums: tuple[str, ...]
+):
+    assert behind(content_length="4096", **headers) == StoredFile(4096, checksums)
 
 
 @pytest.mark.parametrize("status", [401, 404, 500])

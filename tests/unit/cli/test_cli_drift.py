@@ -51,9 +51,6 @@ def test_drift_of_an_oci_resource_is_explained_and_exits_with_3(command: Command
     code, shown, errors = command("drift", event=RESIZED)
     assert (code, shown) == (3, f"{WORDS}\n")
     assert "reading what there is of 1 resources; nothing is changed" in errors
-
-
-def test_the_drift_command_reports_drift_as_json(command: Command):
     code, shown, _ = command("drift", "--json", event=RESIZED)
     drift = {"urn": URN, "path": "size", "words": WORDS, "taken_back": True}
     assert (code, json.loads(shown)) == (3, {"stack": "prod", "drift": [drift]})

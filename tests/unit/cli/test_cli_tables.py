@@ -1,9 +1,10 @@
-"""Tables in narrow terminals."""
+"""Tables in narrow terminals, and problems in terminals and as JSON."""
 
 from io import StringIO
+from typing import Any
 
 import pytest
-from llmd_base.errors import Problem
+from llmd_base.errors import SET, Problem
 from llmd_oke.cli import console
 from llmd_oke.cli.tables import FittingTable
 from rich.console import Console
@@ -60,3 +61,11 @@ def test_a_digest_in_a_problem_can_be_copied_from_a_narrow_terminal(monkeypatch:
     lines = written.getvalue().splitlines()
     assert sum(image in line for line in lines) == 2
     assert all(len(line) <= 80 for line in lines if image not in line)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [(None, None), (True, True), (2, 2), ("guide", "guide"), (float("nan"), "nan"), ([True], "[true]"), (SET, "(set)")],
+)
+def test_the_value_of_a_problem_in_json_output_is_plain_json(value: Any, plain: Any):
+    assert console.problem_document(Problem("a", value, "b", "c"))["value"] == plain

@@ -113,13 +113,12 @@ def test_with_a_new_cluster_the_tunnel_opens_during_the_update(command: Command,
     assert "as soon as the cluster and its bastion are there" in errors
 
 
-def test_destroy_opens_a_tunnel_too(command: Command, oci: Tenancy, port: int):
-    assert command("destroy", "--yes", "--tunnel", **through(port))[:2] == (0, ["destroy reached"])
-
-
-def test_pipeline_deploy_opens_a_tunnel_too(command: Command, oci: Tenancy, port: int):
-    code, log, _ = command("pipeline", "deploy", "--tunnel", **through(port))
-    assert (code, log[-1]) == (0, "up reached")
+@pytest.mark.parametrize(("words", "last"), [(("destroy", "--yes"), "destroy"), (("pipeline", "deploy"), "up")])
+def test_destroy_and_pipeline_deploy_open_a_tunnel_too(
+    command: Command, oci: Tenancy, port: int, words: tuple[str, str], last: str
+):
+    code, log, _ = command(*words, "--tunnel", **through(port))
+    assert (code, log[-1]) == (0, f"{last} reached")
 
 
 def test_a_kubeconfig_that_bypasses_the_tunnel_is_refused_with_a_remedy(command: Command, oci: Tenancy):

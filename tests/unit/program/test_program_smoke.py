@@ -56,7 +56,4 @@ def digest(
 )
 def test_the_smoke_benchmark_runs_again_after_each_part_of_serving_changes(changed: dict[str, Any]):
     assert digest(**changed) != digest()
-
-
-def test_the_smoke_benchmark_runs_again_after_an_adapter_gets_another_revision():
     assert digest(adapters=[SQL]) != digest(adapters=[{**SQL, "revision": "b" * 40}])
