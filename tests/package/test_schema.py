@@ -56,7 +56,3 @@ def test_type_tokens_of_the_component_packages_resources_begin_with_llmd_oke_ind
 def test_every_component_is_exported_with_its_arguments(schema):
     names = {token.rsplit(":", 1)[1] for token in schema["resources"]}
     assert names | {f"{name}Args" for name in names} <= set(llmd_oke.__all__)
-
-
-def test_every_name_in_the_public_list_of_the_package_can_be_imported():
-    assert [getattr(llmd_oke, name).__name__ for name in llmd_oke.__all__] == list(llmd_oke.__all__)

@@ -6,6 +6,7 @@ The budget is small, so that it runs each time; `LLMD_OKE_EXAMPLES=5000 pytest` 
 import json
 import os
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,12 @@ def test_a_mutated_benchmark_result_is_compared_or_refused_without_a_traceback(
     words("compare", str(path), str(path), "--hint", "model=m", "--hint", "gpu=MI300X", "--hint", "gpus=8")
 
 
-FIGURES = [path.read_text() for path in sorted((values_folder() / "latency").rglob("*.yaml"))[:4]]
+@cache
+def figures() -> st.SearchStrategy[bytes]:
+    """Damaged texts of files with latency figures, and files with damaged figures."""
+    files = sorted((values_folder() / "latency").rglob("*.yaml"))[:4]
+    figures = mutated([read_yaml(file) for file in files]).map(lambda found: yaml.safe_dump(found).encode())
+    return torn([file.read_text() for file in files]) | figures
 
 
 @settings(BOUNDED, max_examples=max(10, EXAMPLES // 2))
@@ -173,9 +179,7 @@ def test_a_mutated_latency_figures_file_is_read_or_refused_without_a_traceback(t
     from llmd_oke.catalogue.latency_figures import read_figures  # noqa: PLC0415
 
     path = tmp_path / "figures.yaml"
-    documents = [yaml.safe_load(text) for text in FIGURES]
-    mutant = st.one_of(torn(FIGURES), mutated(documents).map(lambda found: yaml.safe_dump(found).encode()))
-    path.write_bytes(data.draw(mutant))
+    path.write_bytes(data.draw(figures()))
     try:
         read_figures(path)
     except KitError:
