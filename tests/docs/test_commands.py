@@ -109,7 +109,8 @@ def test_commands_of_a_documented_code_block_succeed(
     enter(project, tmp_path, monkeypatch)
     texts = [re.sub(r"\b[A-Z]+\b", lambda word: WORDS.get(word[0], word[0]), command.text) for command in block]
     if block[0].page.parent.parent == ROOT / "examples":
-        monkeypatch.chdir(example_of(project, block[0].page.parent.name))
+        example = block[0].page.parent
+        monkeypatch.chdir(shutil.copytree(example, tmp_path / example.name))
     project.write_stacks_for("\n".join(texts))
     simple = [IN_THIS_PROCESS.fullmatch(text) for text in texts]
     if not all(simple):
@@ -172,21 +173,16 @@ def run_in_shell(texts: list[str]) -> None:
     assert shell.returncode == 0, said
 
 
-def example_of(project: DocumentedProject, name: str) -> Path:
-    """Copy an example as a project of its own; return its folder."""
-    folder = project.folder.parent / name
-    shutil.copytree(ROOT / "examples" / name, folder)
-    return folder
-
-
 def test_every_pattern_that_decides_how_commands_are_tested_matches_a_documented_one():
     patterns = [(rule, pattern) for rule in rules() for pattern in rule.commands]
-    used = {(id(command.rule), pattern) for command in COMMANDS for pattern in decided_by(command)}
+    used = {
+        (id(command.rule), pattern)
+        for command in COMMANDS
+        if command.rule
+        for pattern in command.rule.commands
+        if fnmatchcase(command.text, pattern)
+    }
     assert [pattern for rule, pattern in patterns if (id(rule), pattern) not in used] == []
-
-
-def decided_by(command: DocumentedCommand) -> list[str]:
-    return [pattern for pattern in command.rule.commands if fnmatchcase(command.text, pattern)] if command.rule else []
 
 
 @pytest.mark.parametrize("by", sorted({rule.by for rule in rules() if rule.by}))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,12 +89,17 @@ def test_two_checkouts_of_one_commit_give_the_same_wheel(site: Path, tmp_path: P
     assert built(other, tmp_path / "built").read_bytes() == first.read_bytes()
 
 
-def test_a_wheel_contains_an_sbom_of_its_locked_requirements(site: Path):
+@pytest.fixture(scope="module")
+def bill(site: Path) -> dict[str, Any]:
+    """The wheel's bill of materials, held to its format."""
     (file,) = site.glob("*.dist-info/sboms/*.json")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(file.read_text()) is None
-    bill = json.loads(file.read_text())
+    return json.loads(file.read_text())
+
+
+def test_a_wheel_contains_an_sbom_of_its_locked_requirements(bill: dict[str, Any]):
     locks = {
-        name: {line.partition("==")[0]: line.split()[0].partition("==")[2] for line in locked(name) if "==" in line}
+        name: dict(re.findall(r"^(\S+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
         for name in ("components/requirements.txt", "requirements-oci.lock")
     }
     listed = {item["name"]: item for item in bill["components"]}
@@ -109,9 +115,7 @@ def test_a_wheel_contains_an_sbom_of_its_locked_requirements(site: Path):
         assert item["externalReferences"][0]["hashes"]
 
 
-def test_every_package_in_the_wheels_sbom_is_a_dependency_of_the_kit(site: Path):
-    (file,) = site.glob("*.dist-info/sboms/*.json")
-    bill = json.loads(file.read_text())
+def test_every_package_in_the_wheels_sbom_is_a_dependency_of_the_kit(bill: dict[str, Any]):
     needs = {edge["ref"]: edge["dependsOn"] for edge in bill["dependencies"]}
     reached, asked = set(), [bill["metadata"]["component"]["bom-ref"]]
     while asked:
@@ -121,7 +125,3 @@ def test_every_package_in_the_wheels_sbom_is_a_dependency_of_the_kit(site: Path)
             asked += needs[reference]
     assert reached == needs.keys()
     assert len(reached) == len(bill["components"]) + 1
-
-
-def locked(name: str) -> list[str]:
-    return (ROOT / name).read_text().splitlines()

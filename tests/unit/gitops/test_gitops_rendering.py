@@ -12,10 +12,6 @@ def declared(name: str, kind: str = "ConfigMap", **options: Any) -> Declared:
     return Declared(f"kubernetes:core/v1:{kind}", name, f"urn:{name}", inputs, **options)
 
 
-def component(name: str, **options: Any) -> Declared:
-    return Declared("llmd-oke:index:Router", name, f"urn:{name}", {}, **options)
-
-
 def test_the_sync_wave_of_an_object_is_its_longest_chain_of_dependencies():
     resources = [
         declared("last", depends_on=("urn:first", "urn:middle")),
@@ -30,7 +26,8 @@ def test_the_sync_wave_of_an_object_is_its_longest_chain_of_dependencies():
 
 
 def test_the_sync_wave_of_a_child_resource_follows_its_components_dependencies():
-    resources = [declared("first"), component("router", depends_on=("urn:first",)), declared("a", parent="urn:router")]
+    router = Declared("llmd-oke:index:Router", "router", "urn:router", {}, depends_on=("urn:first",))
+    resources = [declared("first"), router, declared("a", parent="urn:router")]
     assert {item.name: item.wave for item in rendering_of("prod", resources).objects} == {"first": 0, "a": 1}
 
 
