@@ -17,7 +17,8 @@ def kit(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         monkeypatch.setattr(sys, "argv", ["llmd-oke", *words])
         with pytest.raises(SystemExit) as ended:
             main.main()
-        return int(ended.value.code or 0), *capfd.readouterr()
+        shown = capfd.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
 
     return run
 
