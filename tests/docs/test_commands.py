@@ -39,11 +39,19 @@ DEPLOYED = ("S", "prod", "cluster")
 
 
 def blocks(place: CommandPlace) -> list[list[DocumentedCommand]]:
-    """The commands that are run in a place, those of one block together."""
+    """The commands that are run in a place, those of one block together; equal blocks of docs once, by the first."""
     found = [command for command in COMMANDS if command.place is place]
-    return [
-        list(block) for _, block in groupby(found, key=lambda command: (command.page, command.block or command.text))
-    ]
+    grouped = groupby(found, key=lambda command: (command.page, command.block or command.text))
+    different = dict[tuple[object, ...], list[DocumentedCommand]]()
+    for block in (list(commands) for _, commands in grouped):
+        different.setdefault((example_of(block), *(command.text for command in block)), block)
+    return list(different.values())
+
+
+def example_of(block: list[DocumentedCommand]) -> Path | None:
+    """Return the folder of the example that a block belongs to."""
+    folder = block[0].page.parent
+    return folder if folder.parent == ROOT / "examples" else None
 
 
 def label(block: list[DocumentedCommand]) -> str:
@@ -108,8 +116,7 @@ def test_commands_of_a_documented_code_block_succeed(
     project = prepared.copy(tmp_path / "project")
     enter(project, tmp_path, monkeypatch)
     texts = [re.sub(r"\b[A-Z]+\b", lambda word: WORDS.get(word[0], word[0]), command.text) for command in block]
-    if block[0].page.parent.parent == ROOT / "examples":
-        example = block[0].page.parent
+    if example := example_of(block):
         monkeypatch.chdir(shutil.copytree(example, tmp_path / example.name))
     project.write_stacks_for("\n".join(texts))
     simple = [IN_THIS_PROCESS.fullmatch(text) for text in texts]
