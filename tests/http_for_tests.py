@@ -42,9 +42,11 @@ def http_server(
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
             said = answer(HttpRequest(self.command, urlsplit(self.path), self.headers, body))
-            content = said.content if isinstance(said.content, bytes) else json.dumps(said.content).encode()
+            content, headers = said.content, {**said.headers}
+            if not isinstance(content, bytes):
+                content, headers = json.dumps(content).encode(), {"Content-Type": "application/json", **headers}
             self.send_response(said.status)
-            for name, value in {"Content-Length": str(len(content)), **said.headers}.items():
+            for name, value in {"Content-Length": str(len(content)), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":

@@ -12,7 +12,6 @@ from urllib.parse import parse_qs
 from http_for_tests import HttpAnswer, HttpRequest, http_server
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-JSON = {"Content-Type": "application/json"}
 INDEX = "application/vnd.oci.image.index.v1+json"
 AMD64 = {"os": "linux", "architecture": "amd64"}
 ARM64 = {"os": "linux", "architecture": "arm64"}
@@ -61,7 +60,7 @@ class Registry:
             _, repository, actions = query["scope"][0].split(":")
             if repository in self.private or query.get("service") != [self.address] or actions != "pull":
                 return _refusal(403, "DENIED")
-            return HttpAnswer(200, {"token": f"for-{repository}"}, JSON)
+            return HttpAnswer(200, {"token": f"for-{repository}"})
         if not path.startswith("/v2/") or "/manifests/" not in path:
             return _refusal(404, "NAME_UNKNOWN")
         repository, _, name = path.removeprefix("/v2/").partition("/manifests/")
@@ -93,4 +92,4 @@ def served(registry: Registry) -> Generator[Registry]:
 
 def _refusal(status: int, code: str, **headers: str) -> HttpAnswer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return HttpAnswer(status, {"errors": [{"code": code, "message": code.lower()}]}, {**JSON, **named})
+    return HttpAnswer(status, {"errors": [{"code": code, "message": code.lower()}]}, named)
