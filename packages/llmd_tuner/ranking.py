@@ -5,7 +5,6 @@ the best.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from llmd_base.row import Basis, Origin, Quantiles, Row
 from llmd_bench.deployment import Parallelism
@@ -160,8 +159,7 @@ def _looser_latencies(result: Search) -> Iterator[str]:
     for field, name in (("ttft_s", "ttft"), ("itl_s", "itl"), ("e2e_s", "e2e")):
         if getattr(targets, field) is None:
             continue
-        other = search(replace(question, targets=replace(targets, **{field: None})))
-        if nearest := min(other.feasible(), key=attrgetter(field), default=None):
+        if nearest := search(replace(question, targets=replace(targets, **{field: None}))).best(field):
             reached_ms = math.ceil(getattr(nearest, field) * 1000)
             yield f"{name}={reached_ms} instead of {getattr(targets, field) * 1000:g}: {name_with_basis(nearest)}"
 

@@ -5,6 +5,7 @@ against speed.
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import numpy as np
 from llmd_bench.deployment import Parallelism
@@ -29,6 +30,7 @@ from llmd_tuner.servers import PrefillServer, aggregated_server, decode_server, 
 from llmd_tuner.waits import LOOSENESS
 
 Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 _IDLE_PER_S = 1e-6
 
@@ -148,17 +150,24 @@ def deployment_of(question: SearchInputs, scored: ScoredFleet, capacity: float, 
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search: all scored deployments. `order` has their indexes, best first."""
+    """Result of a search: all scored deployments. `capacities` are computed when they are asked for, NaN until then."""
 
     question: SearchInputs
     scored: tuple[ScoredFleet, ...]
     capacities: tuple[Array, ...]
-    order: "NDArray[np.int64]"
 
     @property
     def size(self) -> int:
         """Number of deployments that the search scored."""
-        return len(self.order)
+        return sum(len(fleet.worst) for fleet in self.scored)
+
+    @cached_property
+    def order(self) -> Places:
+        """Indexes of all scored deployments, best first."""
+        how_far, bound, price, gpus = self._keys
+        self._measure(np.flatnonzero(how_far == 0))  # of what misses a target few are looked at
+        capacity = np.where(how_far == 0, _joined(self.capacities), 0.0)
+        return np.lexsort((gpus, -np.round(capacity, 6), price, bound, how_far))
 
     def deployments(self, most: int | None = None) -> Iterator[Candidate]:
         """Yield the deployments, best first; at most `most` of them."""
@@ -168,9 +177,20 @@ class Search:
         """Yield the deployments that meet all targets, best first."""
         return itertools.takewhile(lambda deployment: deployment.feasible, self.deployments())
 
-    def best(self) -> Candidate | None:
-        """Return the best deployment; None if no deployment meets all targets."""
-        return next(self.feasible(), None)
+    def best(self, latency: str | None = None) -> Candidate | None:
+        """Return the first of the `feasible` deployments, or that with the lowest `latency`, such as `ttft_s`; None if
+        no deployment meets all targets. Only the capacities of those on the fewest nodes are computed for it.
+        """
+        how_far, bound, price, gpus = self._keys
+        places = np.flatnonzero(how_far == 0)
+        if not places.size:
+            return None
+        if latency is not None:
+            places = _lowest(_joined([getattr(fleet.scores, latency) for fleet in self.scored]), places)
+        places = _lowest(price, _lowest(bound, places))
+        self._measure(places)
+        places = _lowest(gpus, _lowest(-np.round(_joined(self.capacities), 6), places))
+        return self.deployment(int(places[0]))
 
     def best_of_families(self) -> list[Candidate]:
         """Return the best deployment of each kind of servers (such as `p-tp1-d-tp2`), best first."""
@@ -185,17 +205,48 @@ class Search:
         """Return the deployment at an index of all scored deployments (`scored`). If not `whole`, its capacity may be
         NaN if it misses a target, which saves computing the capacity.
         """
+        if whole:
+            self._measure(np.array([place]))
         for fleet, capacity in zip(self.scored, self.capacities, strict=True):
             if place < len(fleet.worst):
-                if whole and np.isnan(capacity[place]):
-                    capacity[place] = capacities_of(self.question, fleet.family, fleet.fleet.at(np.array([place])))[0]
                 return deployment_of(self.question, fleet, float(capacity[place]), place)
             place -= len(fleet.worst)
         raise IndexError(place)
 
+    @cached_property
+    def _keys(self) -> tuple[Array, "NDArray[np.bool_]", Places, Places]:
+        """Keys by which all scored deployments are sorted, beside their capacity: how far each misses a target, whether
+        it is a bound, the GPUs of its nodes if a load is given, and those of its servers.
+        """
+        worst = _joined([fleet.worst for fleet in self.scored])
+        gpus = np.concatenate([np.zeros(0, dtype=np.int64), *(fleet.family.gpus(fleet.fleet) for fleet in self.scored)])
+        kinds = [bounds_of(self.question, fleet.family)[fleet.fleet.kind] for fleet in self.scored]
+        misses, nodes = worst > FINE, reserved(gpus, self.question.hardware.gpus_per_node)
+        price = np.where(misses, 0, nodes if self.question.targets.requests_per_s is not None else 0)
+        return np.where(misses, worst, 0.0), np.concatenate([np.zeros(0, dtype=np.bool_), *kinds]), price, gpus
+
+    def _measure(self, places: Places) -> None:
+        """Compute the capacities at these indexes of all scored deployments that nobody asked for yet."""
+        for fleet, capacity in zip(self.scored, self.capacities, strict=True):
+            own = places[(places >= 0) & (places < len(capacity))]
+            unknown = own[np.isnan(capacity[own])]
+            if unknown.size:
+                capacity[unknown] = capacities_of(self.question, fleet.family, fleet.fleet.at(unknown))
+            places = places - len(capacity)
+
+
+def _joined(parts: Iterable[Array]) -> Array:
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def _lowest(key: "NDArray[np.generic]", places: Places) -> Places:
+    """Return those of the places at which the key has its lowest value."""
+    own = key[places]
+    return places[own == own.min()]
+
 
 def search(question: SearchInputs) -> Search:
-    """Score all deployments at the requested load or, without one, each at its own capacity, and sort them.
+    """Score all deployments at the requested load or, without one, each at its own capacity; the result sorts them.
 
     With a load, deployments on fewer nodes come first and, among equally many nodes, those with more spare capacity;
     without one, those with the highest rate within the targets. Deployments whose servers nobody has measured come
@@ -209,17 +260,13 @@ def search(question: SearchInputs) -> Search:
         if not fleet.copies.size:
             continue
         if rate := question.targets.requests_per_s:
-            scored_fleet = score_fleet(question, family, fleet, np.full(len(fleet.copies), rate))
-            capacity = np.full(len(fleet.copies), np.nan)  # stays so for what misses a target: few are looked at
-            fine = np.flatnonzero(scored_fleet.worst <= FINE)
-            if fine.size:
-                capacity[fine] = capacities_of(question, family, fleet.at(fine))
+            scored.append(score_fleet(question, family, fleet, np.full(len(fleet.copies), rate)))
+            capacities.append(np.full(len(fleet.copies), np.nan))
         else:  # each at the most that it carries within the targets, or nearly idle where it carries nothing
             capacity = capacities_of(question, family, fleet)
-            scored_fleet = score_fleet(question, family, fleet, np.where(capacity > 0, capacity, _IDLE_PER_S))
-        scored.append(scored_fleet)
-        capacities.append(capacity)
-    return Search(question, tuple(scored), tuple(capacities), _order(question, scored, capacities))
+            scored.append(score_fleet(question, family, fleet, np.where(capacity > 0, capacity, _IDLE_PER_S)))
+            capacities.append(capacity)
+    return Search(question, tuple(scored), tuple(capacities))
 
 
 def families(question: SearchInputs) -> list[DeploymentFamily]:
@@ -239,8 +286,15 @@ def families(question: SearchInputs) -> list[DeploymentFamily]:
         for server, batch in alone
         if server.parallelism.gpus <= gpus
     ]
+
+    @cache  # each prefill server is asked for beside many decode servers
+    def handing_over(spread: Parallelism, rails: int) -> PrefillServer:
+        return prefill_server(question.model, question.workload, spread, rails, question.room.block_size)
+
     handing = [
-        (_handing_over(question, first, second), generating[second]) for first, second in pairs if second in generating
+        (handing_over(first, min(first.tensor_parallel_size, second.tensor_parallel_size)), generating[second])
+        for first, second in pairs
+        if second in generating
     ]
     result: list[DeploymentFamily] = []
     if both:
@@ -260,11 +314,6 @@ def _held(question: SearchInputs, role: Role, spreads: Iterable[Parallelism]) ->
     return {spread: sequences for spread, sequences in held.items() if sequences >= FEWEST_SEQUENCES}
 
 
-def _handing_over(question: SearchInputs, prefill: Parallelism, decode: Parallelism) -> PrefillServer:
-    rails = min(prefill.tensor_parallel_size, decode.tensor_parallel_size)
-    return prefill_server(question.model, question.workload, prefill, rails, question.room.block_size)
-
-
 def kind_named(question: SearchInputs, name: str) -> tuple[DeploymentFamily, int]:
     """Return the family of deployments (aggregated or disaggregated) that contains the kind of servers `name`, such as
     `p-tp1-d-tp2`, and the kind's index in it.
@@ -279,20 +328,6 @@ def at_loads(question: SearchInputs, deployment: Candidate, loads: Sequence[floa
     counts = [(deployment.prefill, deployment.decode, deployment.copies)] * len(loads)
     scored = score_fleet(question, family, fleet_of_counts(counts, kind), np.array(loads))
     return [deployment_of(question, scored, deployment.capacity_per_s, place) for place in range(len(loads))]
-
-
-def _order(question: SearchInputs, scored: Sequence[ScoredFleet], capacities: Sequence[Array]) -> "NDArray[np.int64]":
-    if not scored:
-        return np.zeros(0, dtype=np.int64)
-    worst = np.concatenate([fleet.worst for fleet in scored])
-    capacity = np.nan_to_num(np.concatenate(capacities), nan=0.0)
-    gpus = np.concatenate([fleet.family.gpus(fleet.fleet) for fleet in scored])
-    misses = worst > FINE
-    nodes = reserved(gpus, question.hardware.gpus_per_node)
-    price = nodes if question.targets.requests_per_s is not None else np.zeros_like(gpus)
-    how_far = np.where(misses, worst, 0.0)
-    bound = np.concatenate([bounds_of(question, fleet.family)[fleet.fleet.kind] for fleet in scored])
-    return np.lexsort((gpus, -np.round(capacity, 6), np.where(misses, 0, price), bound, how_far))
 
 
 def bounds_of(question: SearchInputs, family: DeploymentFamily) -> "NDArray[np.bool_]":
@@ -315,7 +350,9 @@ def frontier_of(question: SearchInputs) -> list[Candidate]:
     for scored in _units_at_loads(free):
         tpsu = tokens / scored.scores.e2e_s
         tpsg = scored.requests_per_s * tokens / scored.family.gpus(scored.fleet)
-        best = frontier(range(len(tpsu)), lambda place, x=tpsu: float(x[place]), lambda place, y=tpsg: float(y[place]))
+        order = np.lexsort((-tpsg, -tpsu))
+        near = np.sort(order[tpsg[order] >= np.maximum.accumulate(tpsg[order])])  # no faster one has more for a GPU
+        best = frontier(near, lambda place, x=tpsu: float(x[place]), lambda place, y=tpsg: float(y[place]))
         deployments += (deployment_of(free, scored, np.nan, place) for place in best)
     return frontier(deployments, lambda deployment: deployment.tpsu, lambda deployment: deployment.tpsg)
 

@@ -4,6 +4,7 @@ of prefill and decode servers.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from llmd_bench.deployment import Parallelism
 
@@ -31,7 +32,7 @@ class ServerChoices:
     disaggregated: tuple[Pair, ...]
     memory: Mapping[Role, Mapping[Parallelism, Memory]]
 
-    @property
+    @cached_property
     def spreads(self) -> tuple[Parallelism, ...]:
         """All parallelisms of the choices, without repetitions."""
         pairs = (spread for pair in self.disaggregated for spread in pair)
