@@ -27,18 +27,24 @@ def servers(plan: planning.Plan) -> Iterator[Servers]:
 
 
 def plans() -> Iterator[planning.Plan]:
-    """Every stack of the kit with every release, and all models in several topologies, with and without RDMA, as far as
-    they are accepted.
+    """Every stack of the kit with every release, and all models, as far as they are accepted: with the newest release
+    in all topologies, with and without RDMA, and with each older one in two.
     """
     yield from (planning.plan_object(read(name)) for name in STACKS)
-    choices = itertools.product(catalogue.model_names(), TOPOLOGIES, (("sriov-vf", 2), ("none", 1)))
-    stacks = [
-        stack(model(topology, model=name), rdma=rdma, gpuPools=[existing_pool(size=nodes)])
-        for name, topology, (rdma, nodes) in choices
+    networks, (*older, newest) = (("sriov-vf", 2), ("none", 1)), catalogue.release_names()
+    choices = [
+        *itertools.product([newest], TOPOLOGIES, networks),
+        *itertools.product(older, ["1p-tp4-1d-tp4"], networks),
+        *itertools.product(older, ["agg-tp8-1r"], networks[1:]),
     ]
-    for release, item in itertools.product(catalogue.release_names(), [*map(read, STACKS), *stacks]):
+    stacks = [
+        stack(model(topology, model=name), release=release, rdma=rdma, gpuPools=[existing_pool(size=nodes)])
+        for name, (release, topology, (rdma, nodes)) in itertools.product(catalogue.model_names(), choices)
+    ]
+    of_kit = itertools.product(catalogue.release_names(), map(read, STACKS))
+    for item in (*stacks, *({**item, "release": release} for release, item in of_kit)):
         with suppress(InvalidStack):
-            yield planning.plan_object({**item, "release": release})
+            yield planning.plan_object(item)
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from stack_files import StackObject, existing_pool, model, plan, stack
 
 Manifest = Mapping[str, Any]
 
+MODELS, RELEASES = st.sampled_from(catalogue.model_names()), st.sampled_from(catalogue.release_names())
 SIZES = st.sampled_from((1, 1, 2, 4, 8))
 COUNTS = st.integers(1, 3)
 BACKENDS = ("TRITON_ATTN", "ROCM_ATTN", "ROCM_AITER_FA", "ROCM_AITER_UNIFIED_ATTN")
@@ -80,7 +81,7 @@ def topologies(draw: st.DrawFn) -> str:
 @st.composite
 def stacks(draw: st.DrawFn) -> StackObject:
     """Stacks of one model with room for its servers, most of which can be deployed."""
-    name, release = (draw(st.sampled_from(names())) for names in (catalogue.model_names, catalogue.release_names))
+    name, release = draw(MODELS), draw(RELEASES)
     copies, rdma = draw(st.integers(1, 2)), draw(st.sampled_from(("sriov-vf", "none")))
     nodes = 12 if rdma == "sriov-vf" else 1
     of_model = model(draw(topologies()), model=name, engine=draw(ENGINE), copies=copies)
@@ -200,7 +201,8 @@ def compare_with_reports(made: planning.Plan, planned: planning.ModelPlan, read:
     for role, manifest, vllm in read:
         item = reported[role.role]
         again = read_command(["vllm", "serve", *item.args["args"]], {"VLLM_NIXL_SIDE_CHANNEL_HOST": "", **item.env})
-        different = {key for key, value in asdict(again).items() if value != asdict(vllm)[key]}
+        ours = asdict(vllm)
+        different = {key for key, value in asdict(again).items() if value != ours[key]}
         if again.draft and vllm.draft:  # its files lie elsewhere
             assert replace(again.draft, model=None, revision=None) == replace(vllm.draft, model=None, revision=None)
             different -= {"draft"}

@@ -21,11 +21,11 @@ config:
   llmd-oke:stack:
     cluster: {mode: existing, identifier: here}
     gpuPools:
-      - {name: mi300x, shape: BM.GPU.MI300X.8, size: 2}
+      - {name: mi300x, shape: BM.GPU.MI300X.8, size: 1}
     release: llm-d-0.9.0
     models:
       - model: gpt-oss-120b
-        topology: 8p-tp1-4d-tp2   # by hand
+        topology: 4p-tp1-2d-tp2   # by hand
         workload: {inputTokens: 4096, outputTokens: 256}
         slo: {ttftMs: 2000, itlMs: 25}
 """
@@ -43,7 +43,7 @@ def project_fixture(tmp_path):
 
 
 def test_tune_rank_json_has_the_best_deployment_basis_sensitivity_and_losers():
-    result = json.loads(run("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=45", "--gpus", "16", "--json").stdout)
+    result = json.loads(run("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=20", "--gpus", "8", "--json").stdout)
     assert result["best"]["meets_targets"]
     assert result["confidence"]["basis"] == "calibrated"
     assert result["confidence"]["decode_error"] == pytest.approx(0.119)
@@ -53,7 +53,7 @@ def test_tune_rank_json_has_the_best_deployment_basis_sensitivity_and_losers():
 
 
 def test_tune_rank_forecasts_more_capacity_with_prefix_cache_hits():
-    asked = ["rank", *GPT, "--slo", "itl=25,qps=45", "--gpus", "16", "--json"]
+    asked = ["rank", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8", "--json"]
     none, half = (json.loads(run(*asked, "--prefix-hits", share).stdout) for share in ("0", "0.5"))
     assert "50% of prompt tokens cached" in half["workload"]
     assert half["best"]["capacity_per_s"] > none["best"]["capacity_per_s"]
@@ -75,7 +75,7 @@ def test_tune_rank_exits_with_1_if_nothing_meets_the_targets():
 def test_tune_rank_of_a_stack_uses_its_workload_targets_and_gpus(project):
     arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation", "--json")
     result = json.loads(run("rank", *arguments).stdout)
-    assert (result["workload"], result["gpus"]) == ("4096/256", 16)
+    assert (result["workload"], result["gpus"]) == ("4096/256", 8)
     assert result["targets"] == {"ttft_s": 2.0, "itl_s": 0.025, "e2e_s": None, "requests_per_s": None}
 
 
@@ -91,11 +91,11 @@ def test_tune_rank_without_exactly_one_known_model_or_stack_is_refused(arguments
 
 
 def test_tune_apply_writes_the_best_topology_and_keeps_comments(project):
-    result = run("apply", "--stack", "small", "--project", str(project), "--slo", "qps=30", "--allow-extrapolation")
+    result = run("apply", "--stack", "small", "--project", str(project), "--slo", "qps=15", "--allow-extrapolation")
     assert result.exit_code == 0, result.exception
     text = (project / "stacks" / "Pulumi.small.yaml").read_text()
     assert "# by hand" in text
-    assert "topology: 8p-tp1-4d-tp2" not in text
+    assert "topology: 4p-tp1-2d-tp2" not in text
     assert "maxNumSeqs" in text
     assert "+        topology: " in result.stdout
 
@@ -108,7 +108,8 @@ def test_a_dry_run_of_tune_apply_does_not_write_the_stack_file(project):
 
 def test_tune_apply_refuses_a_topology_that_the_stack_file_cannot_deploy(project):
     path = project / "stacks" / "Pulumi.small.yaml"
-    path.write_text(STACK.replace("release:", "rdma: none\n    release:").replace("8p-tp1-4d-tp2", "agg-tp1-16r"))
+    two_nodes = STACK.replace("size: 1}", "size: 2}").replace("4p-tp1-2d-tp2", "agg-tp1-16r")
+    path.write_text(two_nodes.replace("release:", "rdma: none\n    release:"))
     before = path.read_text()
     arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation")
     result = run("apply", *arguments)
@@ -143,7 +144,7 @@ def test_tune_fit_names_the_file_that_has_no_rows(tmp_path):
 
 def test_a_forecast_that_cannot_be_stored_leaves_the_stack_file_unchanged(project):
     (project / "reports").write_text("")
-    result = run("apply", "--stack", "small", "--project", str(project), "--slo", "qps=30", "--allow-extrapolation")
+    result = run("apply", "--stack", "small", "--project", str(project), "--slo", "qps=15", "--allow-extrapolation")
     assert isinstance(result.exception, KitError)
     assert (project / "stacks" / "Pulumi.small.yaml").read_text() == STACK
 
@@ -210,7 +211,7 @@ def test_the_command_line_starts_without_importing_numpy():
 
 
 def test_tune_rank_accepts_a_share_of_prompts_cached_in_host_memory():
-    words = ["rank", *GPT, "--slo", "ttft=2000,itl=25,qps=20", "--gpus", "32"]
+    words = ["rank", *GPT, "--slo", "ttft=2000,itl=25,qps=10", "--gpus", "8"]
     assert "the node's memory" not in run(*words).output
     kept = run(*words, "--host-hits", "0.5")
     assert "50% from the nodes' memory" in kept.output
@@ -246,15 +247,15 @@ def test_tune_rank_tells_how_long_a_prompt_takes_from_a_nodes_disks(project):
 
 def test_tune_rank_marks_unmeasured_parallelism_and_tune_apply_refuses_it(project):
     words = ["--project", str(project), "--stack", "small", "--allow-extrapolation"]
-    shown = run("rank", *words, "--slo", "qps=40").output
+    shown = run("rank", *words, "--slo", "qps=20").output
     assert "nothing is measured of" in shown
     assert re.search(r"bound: [\d.]+ requests/s at most; `llmd-oke tune run\s+--size", shown)
-    result = json.loads(run("rank", *words, "--slo", "qps=40", "--json").stdout)
+    result = json.loads(run("rank", *words, "--slo", "qps=20", "--json").stdout)
     assert not result["best"]["bound"]
     assert any(item["deployment"]["bound"] for item in result["lost"])
-    only_bounds = run("rank", *words, "--slo", "ttft=2000,itl=25,qps=55").output
+    only_bounds = run("rank", *words, "--slo", "ttft=2000,itl=10,qps=19").output
     assert "best as far as bounds tell" in only_bounds
-    error = run("apply", *words, "--slo", "ttft=2000,itl=25,qps=55").exception
+    error = run("apply", *words, "--slo", "ttft=2000,itl=10,qps=19").exception
     assert isinstance(error, KitError)
     assert "No servers that were measured meet the targets" in str(error)
 

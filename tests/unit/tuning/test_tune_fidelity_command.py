@@ -51,10 +51,21 @@ def test_simulated_throughput_is_within_10_percent_of_published_measurements(pub
     assert means["held out"] < 0.05
 
 
-def test_tune_fidelity_lists_another_accelerators_rows_without_counting_them(tmp_path):
+@pytest.fixture(name="judged", scope="module")
+def judged_fixture(tmp_path_factory):
+    """What is said of published points beside two rows of the user's and one of a rehearsal, with too low a limit."""
+    folder = tmp_path_factory.mktemp("judged")
     other = row("end-to-end", gpu="H200", topology="agg-tp2-1r", image="one", output_tokens_per_s=1000, requests=64)
-    write_rows([other], tmp_path / "rows.jsonl")
-    groups = json.loads(run(*GPT, str(tmp_path / "rows.jsonl"), "--json").stdout)["groups"]
+    write_rows([other, row(image="vllm:2", requests=64, output_tokens_per_s=4000.0)], folder / "rows.jsonl")
+    (folder / "rehearsed").mkdir()
+    rehearsed = row(basis=Basis.CALIBRATED, output_tokens_per_s=4288 * 1.02)
+    write_rows([rehearsed], folder / "rehearsed" / "rows.jsonl")
+    files = [str(folder / "rows.jsonl"), "--rehearsed", str(folder / "rehearsed")]
+    return run(*GPT, *files, "--max-error", "1", "--json")
+
+
+def test_tune_fidelity_lists_another_accelerators_rows_without_counting_them(judged):
+    groups = json.loads(judged.stdout)["groups"]
     (group,) = [group for group in groups if group["standing"] == "another accelerator"]
     assert not group["counted"]
     assert all("H200" in item for item in group["circumstances"])
@@ -81,18 +92,20 @@ def test_fidelity_reports_in_html_refer_to_no_other_file(published):
     assert len((folder / "lines").read_text().splitlines()) == len(published[0]["points"])
 
 
-def test_tune_fidelity_fails_if_simulations_rest_on_bounds_or_assumptions():
-    result = run(*LLAMA, "--max-error", "1")
+def test_tune_fidelity_fails_if_simulations_rest_on_bounds_or_assumptions(tmp_path):
+    own = row(model=LLAMA[1], image="vllm:2", requests=64, output_tokens_per_s=4000.0)
+    write_rows([own], tmp_path / "rows.jsonl")
+    result = run(*LLAMA, str(tmp_path / "rows.jsonl"), "--max-error", "1", "--points")
     assert result.exit_code == 1
     assert "nothing to hold" in result.stderr.replace("\n", " ")
     assert "simulation rests on bounds or assumptions" in result.stdout.replace("\n", " ")
+    assert "MI300X, vllm:2, test" in result.stdout
 
 
-def test_tune_fidelity_exits_with_1_if_a_mean_error_exceeds_its_limit():
-    result = run(*GPT, "--max-error", "1", "--json")
-    assert result.exit_code == 1
-    assert "in sample: decode output" in result.stderr
-    verdict = json.loads(result.stdout)["verdict"]
+def test_tune_fidelity_exits_with_1_if_a_mean_error_exceeds_its_limit(judged):
+    assert judged.exit_code == 1
+    assert "in sample: decode output" in judged.stderr
+    verdict = json.loads(judged.stdout)["verdict"]
     assert not verdict["passed"]
     assert ("in sample", "decode", "output_tokens_per_s") in {
         (item["standing"], item["subject"], item["metric"]) for item in verdict["beyond"]
@@ -104,20 +117,14 @@ def test_tune_fidelity_help_says_that_the_stack_option_gives_model_and_shape():
     assert "Take model and shape from this stack, and what the tuner kept of it." in text
 
 
-def test_tune_fidelity_shows_a_rehearsed_error_beside_the_simulated_one(tmp_path):
-    rehearsed = row(basis=Basis.CALIBRATED, output_tokens_per_s=4288 * 1.02)
-    write_rows([rehearsed], tmp_path / "rows.jsonl")
-    result = json.loads(run(*GPT, "--rehearsed", str(tmp_path), "--json").stdout)
-    points = [item for item in result["points"] if item["rehearsed_error"] is not None]
+def test_tune_fidelity_shows_a_rehearsed_error_beside_the_simulated_one(judged):
+    points = [item for item in json.loads(judged.stdout)["points"] if item["rehearsed_error"] is not None]
     assert {item["load"] for item in points} == {"decode tp2 2/256 C 64"}
     assert points[0]["rehearsed_error"] == pytest.approx(0.02)
 
 
-def test_tune_fidelity_shows_rows_of_another_vllm_image_as_a_separate_group(tmp_path):
-    own = row(image="vllm:2", requests=64, output_tokens_per_s=4000.0)
-    write_rows([own], tmp_path / "rows.jsonl")
-    result = run(*GPT, str(tmp_path / "rows.jsonl"), "--points")
-    assert "MI300X, vllm:2, test" in result.stdout
+def test_tune_fidelity_shows_rows_of_another_vllm_image_as_a_separate_group(judged):
+    assert ["MI300X, vllm:2, test"] in [group["circumstances"] for group in json.loads(judged.stdout)["groups"]]
 
 
 def test_tune_fidelity_requires_a_model():

@@ -32,10 +32,10 @@ def bound(model: catalogue.CatalogueModel):
 
 @pytest.mark.parametrize("name", UNMEASURED)
 def test_tune_rank_ranks_an_unmeasured_model_by_hardware_bounds_if_allowed(name: str):
-    arguments = ["rank", "--model", name, "--workload", "4096/256", "--gpus", "16", "--allow-extrapolation"]
+    arguments = ["rank", "--model", name, "--workload", "4096/256", "--gpus", "8", "--allow-extrapolation"]
     result = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert result["confidence"]["basis"] == "bound"
-    assert result["best"]["gpus"] <= 16
+    assert result["best"]["gpus"] <= 8
 
 
 def test_a_table_of_tune_rank_marks_hardware_bounds_as_no_forecasts():

@@ -29,7 +29,7 @@ from llmd_tuner.simulation.simulation import simulate
 from llmd_tuner.stack_file_edit import StackFileChange, apply_change
 from llmd_tuner.workload import of_lengths, parse
 from stack_files import model, stack
-from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, question, row, tuning_values
+from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, question, row, tuning_values, unit_of
 
 TOLERANCES = tuning_values("tolerances")
 WHOLE = Parallelism(1, 8, expert_parallel=True)
@@ -75,7 +75,7 @@ def test_expert_parameters_of_a_step_exclude_shared_experts():
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_latency_formulas_for_data_parallel_ranks_agree_with_the_event_simulation(name, share):
     asked = question("", gpus=16)
-    result = next(item for item in search(asked).deployments() if item.family == name and item.copies == 1)
+    result = unit_of(asked, name)
     (at,) = at_loads(asked, result, [result.capacity_per_s * share])
     look = next(simulate_finalists(asked, MODEL, SHAPE, [at], seeds=(1,), duration_s=40))
     assert look.ttft_ratio == pytest.approx(1, abs=TOLERANCES["closed_form_ttft"])
@@ -269,7 +269,7 @@ def test_a_simulated_server_loads_prompts_from_host_memory_one_after_another():
 def test_latency_formulas_for_host_memory_agree_with_the_event_simulation():
     asked = question("", gpus=8)
     asked = replace(asked, workload=replace(asked.workload, host_hit_share=0.5))
-    result = next(item for item in search(asked).deployments() if item.topology == "3p-tp1-1d-tp2" and item.copies == 1)
+    result = unit_of(asked, "3p-tp1-1d-tp2")
     (at,) = at_loads(asked, result, [result.capacity_per_s * 0.5])
     look = next(simulate_finalists(asked, MODEL, SHAPE, [at], seeds=(1,), duration_s=60))
     assert look.ttft_ratio == pytest.approx(1, abs=TOLERANCES["closed_form_ttft"])

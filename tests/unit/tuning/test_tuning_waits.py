@@ -23,14 +23,14 @@ def poisson_pmf(count, mean):
     return math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
 
 
-def poisson_at_least(count, mean):
-    return 1 - math.fsum(poisson_pmf(k, mean) for k in range(count))
-
-
 def crommelin_wait(count, utilization):
     """Mean wait of M/D/c in service times: Crommelin 1932, an exact series; its terms vanish like a geometric row's."""
-    loads = [(i * count, i * count * utilization) for i in range(1, 10 + 800 // count)]
-    return math.fsum(poisson_at_least(k, m) - poisson_at_least(k + 1, m) / utilization for k, m in loads)
+
+    def term(k, mean):
+        at_least = 1 - math.fsum(poisson_pmf(n, mean) for n in range(k))
+        return at_least - (at_least - poisson_pmf(k, mean)) / utilization
+
+    return math.fsum(term(i * count, i * count * utilization) for i in range(1, 10 + 800 // count))
 
 
 @pytest.mark.parametrize(("count", "load", "expected"), [(1, 1.0, 0.5), (2, 1.0, 0.2), (10, 8.0, 0.12166), (5, 0, 0)])

@@ -10,6 +10,7 @@ from llmd_oke.values import read_yaml, values_folder
 from llmd_tuner import search_inputs
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
+from llmd_tuner.search import Candidate, search
 from llmd_tuner.search_inputs import SearchInputs, parse_targets
 from llmd_tuner.workload import parse
 
@@ -17,6 +18,10 @@ MODEL = search_inputs.known_model("gpt-oss-120b")
 SHAPE = search_inputs.known_shape("BM.GPU.MI300X.8")
 FIGURES = known_figures(MODEL, SHAPE.gpu)
 LATENCY = latency_model_of(FIGURES, MODEL, SHAPE)
+
+
+ALIKE = {"prefix-affinity": "token-load", "session-affinity": "token-load", "lora-affinity": "prefix"}
+"""Router profiles that choose like another one where requests have no prefix, session or adapter in common."""
 
 
 def unloaded_prefill_s(latency: LatencyModel, tokens: int, size: int = 1) -> float:
@@ -30,6 +35,12 @@ def tuning_values(name: str) -> Any:
 
 def question(targets: str = "ttft=2000,itl=25,qps=45", gpus: int = 16, workload: str = "4096/256") -> SearchInputs:
     return search_inputs.question_of(MODEL, SHAPE, FIGURES, parse(workload), parse_targets(targets), gpus)
+
+
+def unit_of(asked: SearchInputs, name: str) -> Candidate:
+    """Return the single unit of a topology or, best first, of a kind of servers such as `p-tp1-d-tp2`."""
+    candidates = search(asked).deployments()
+    return next(item for item in candidates if name in (item.topology, item.family) and item.copies == 1)
 
 
 def with_tokens(asked: SearchInputs, tokens: dict[int, int]) -> SearchInputs:

@@ -129,7 +129,7 @@ def differences(ours, theirs):
 
 @pytest.mark.parametrize("rate", [0.5, 2, 6])
 def test_simulation_and_rehearsal_of_an_aggregated_server_have_equal_times(deploy, latency, rate):
-    requests = list(load(150, rate))
+    requests = list(load(75, rate))
     ours = simulated(deploy("agg-tp1-1r"), latency, requests)
     assert max(differences(ours, rehearsed_aggregated(requests, []))) < 1e-6
 
@@ -144,6 +144,6 @@ def test_simulation_and_rehearsal_queue_alike_for_a_server_at_its_max_num_seqs(d
 @pytest.mark.parametrize("rate", [0.5, 2, 4])
 def test_simulation_and_rehearsal_of_a_disaggregated_pair_have_equal_times(deploy, latency, rate, block_size):
     """Transfers included."""
-    requests = list(load(150, rate))
+    requests = list(load(75, rate))
     ours = simulated(deploy("1p-tp1-1d-tp2", block_size=block_size), latency, requests)
     assert max(differences(ours, rehearsed_pair(requests, block_size))) < 1e-6

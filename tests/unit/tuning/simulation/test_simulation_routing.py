@@ -8,6 +8,8 @@ from llmd_base.errors import KitError
 from llmd_tuner.simulation.deployment import ConstantArrivals, PoissonArrivals, RequestClass, filters, scorers
 from llmd_tuner.simulation.simulation import simulate
 from llmd_tuner.simulation.system import picker
+from llmd_tuner.waits import LOOSENESS
+from tuning_for_tests import ALIKE
 
 PROMPT = RequestClass(4000, 8, prefix_tokens=2400, prefixes=1)
 
@@ -83,19 +85,23 @@ def test_prefix_affinity_applies_from_four_fifths_of_a_prompt_cached_on():
     assert (affine(servers, 0, shared=3200), affine(servers, 0, shared=3199)) == ({0}, {1})
 
 
-def test_without_shared_prefixes_prefix_affinity_equals_token_load(deploy, latency):
+@pytest.mark.parametrize("topology", ["4p-tp1-2d-tp1", "agg-tp1-4r"])
+@pytest.mark.parametrize("profiles", ALIKE.items(), ids="=".join)
+def test_without_prefixes_sessions_and_adapters_profiles_choose_alike(deploy, latency, profiles, topology):
+    """So that the search forecasts equal waits for them."""
     rows = [
         simulate(
-            deploy("4p-tp1-2d-tp1", policy=policy, block_size=128),
+            deploy(topology, policy=policy, block_size=128),
             [RequestClass(4096, 16)],
             PoissonArrivals(10),
             latency,
             seeds=[0],
             duration_s=20,
-        ).row.ttft_ms
-        for policy in ("prefix-affinity", "token-load")
+        ).row
+        for policy in profiles
     ]
-    assert rows[0] == rows[1]
+    assert (rows[0].ttft_ms, rows[0].itl_ms) == (rows[1].ttft_ms, rows[1].itl_ms)
+    assert LOOSENESS[profiles[0]] == LOOSENESS[profiles[1]]
 
 
 def test_the_error_for_a_profile_that_a_picker_lacks_lists_the_pickers_profiles():

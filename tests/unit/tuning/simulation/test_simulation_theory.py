@@ -22,7 +22,7 @@ def little_in_flight(arrivals_per_s, time_in_system_s):
     return arrivals_per_s * time_in_system_s
 
 
-@pytest.mark.parametrize("utilization", [0.4, 0.6, 0.75])
+@pytest.mark.parametrize("utilization", [0.4, 0.75])
 def test_prompts_at_a_server_that_prefills_one_at_a_time_wait_as_in_m_d_1(deploy, latency, utilization):
     """Within 2 %: a step has room for one prompt, so that service is constant."""
     service_s = latency.prefill_s(PROMPT)
@@ -39,8 +39,7 @@ def test_prompts_at_servers_picked_at_random_wait_as_in_separate_m_d_1_queues(de
     assert wait_s(result, latency) == pytest.approx(mdc_wait_s(0.6 / service_s, service_s, 1), rel=0.02)
 
 
-@pytest.mark.parametrize("servers", [2, 4])
-def test_prompts_at_servers_picked_by_least_work_wait_as_in_an_m_d_c_queue(deploy, latency, monkeypatch, servers):
+def test_prompts_at_servers_picked_by_least_work_wait_as_in_an_m_d_c_queue(deploy, latency, monkeypatch):
     """Within 2 %: sending each prompt to the server that is free first is one common queue."""
     service_s = latency.prefill_s(PROMPT)
     free_s = {}
@@ -53,10 +52,10 @@ def test_prompts_at_servers_picked_by_least_work_wait_as_in_an_m_d_c_queue(deplo
         return engine
 
     monkeypatch.setattr(system, "picker", lambda weights, random, filters: least_work)
-    several = deploy(f"agg-tp1-{servers}r", max_num_batched_tokens=PROMPT)
-    rate = 0.75 * servers / service_s
-    result = simulate(several, PROMPTS_ONLY, PoissonArrivals(rate), latency, requests=25_000)
-    assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, servers), rel=0.02)
+    four = deploy("agg-tp1-4r", max_num_batched_tokens=PROMPT)
+    rate = 0.75 * 4 / service_s
+    result = simulate(four, PROMPTS_ONLY, PoissonArrivals(rate), latency, requests=25_000)
+    assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, 4), rel=0.02)
 
 
 def test_prompts_at_servers_picked_by_fewest_requests_wait_between_m_d_c_and_m_d_1(deploy, latency):
@@ -76,18 +75,16 @@ def test_prompts_that_arrive_evenly_below_capacity_never_wait(deploy, latency):
 
 @pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp2-8r"])
 def test_littles_law_holds_in_the_steady_part_of_a_run(deploy, latency, topology):
-    """Requests in flight, their rate and their time in the system are counted apart from each other."""
-    row = simulate(deploy(topology), GUIDE, PoissonArrivals(30), latency, duration_s=250).row
+    """Requests in flight, their rate and their time in the system are counted apart from each other; and the batch that
+    decode servers kept over the run, from their rate and the decode time of a request.
+    """
+    result = simulate(deploy(topology), GUIDE, PoissonArrivals(30), latency, duration_s=250)
+    row = result.row
     expected = little_in_flight(row.achieved_requests_per_s, row.e2e_ms.mean / 1000)
     assert row.concurrency == pytest.approx(expected, rel=0.02)
-
-
-def test_littles_law_holds_for_the_batch_of_decode_servers(deploy, latency):
-    """The batch that servers kept over the run, against rate times the decode time of a request."""
-    result = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, PoissonArrivals(30), latency, duration_s=250)
-    row = result.row
-    expected = little_in_flight(row.achieved_requests_per_s, row.tpot_ms.mean / 1000 * 256) / 4
-    assert result.use["decode"].batch == pytest.approx(expected, rel=0.03)
+    if "decode" in result.use:
+        batch = little_in_flight(row.achieved_requests_per_s, row.tpot_ms.mean / 1000 * 256) / 4
+        assert result.use["decode"].batch == pytest.approx(batch, rel=0.03)
 
 
 @pytest.mark.parametrize("concurrency", [8, 32])
@@ -112,7 +109,7 @@ def test_mean_latencies_of_a_simulated_deployment_grow_with_the_load(deploy, lat
 
 
 def test_below_capacity_the_served_request_rate_equals_the_offered_rate(deploy, latency):
-    row = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, ConstantArrivals(30), latency, duration_s=200).row
+    row = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, ConstantArrivals(30), latency, duration_s=100).row
     assert row.achieved_requests_per_s == pytest.approx(30, rel=0.01)
     assert row.output_tokens_per_s == pytest.approx(30 * 256, rel=0.01)
     assert row.input_tokens_per_s == pytest.approx(30 * 4096, rel=0.01)
