@@ -120,18 +120,13 @@ def test_the_accept_command_tests_nothing_without_the_secret_for_its_images(
     assert cluster.created == []
 
 
-def test_an_acceptance_jobs_service_account_and_roles_are_created_before_the_job(cluster: Cluster, run: Run) -> None:
+def test_an_acceptance_jobs_rights_are_created_before_it_and_deleted_when_it_ends(cluster: Cluster, run: Run):
     run()
     kinds = [type(item).__name__ for item in cluster.applied]
     assert kinds[0] == "Namespace"
     assert {"ServiceAccount", "Role", "ClusterRole", "NetworkPolicy"} <= set(kinds)
     (job,) = cluster.created
     assert job["spec"]["suspend"] is True
-
-
-def test_an_acceptance_jobs_roles_and_bindings_are_deleted_when_it_ends(cluster: Cluster, run: Run) -> None:
-    run()
-    (job,) = cluster.created
     name = job["metadata"]["name"]
     bindings = {type(item).__name__: item.metadata.name for item in cluster.applied if "Binding" in type(item).__name__}
     assert bindings["ClusterRoleBinding"] == f"llmd-oke-{name}"

@@ -179,9 +179,6 @@ def test_a_failed_reading_of_counters_leaves_its_interval_out():
     seen = watched(answering(unit(0), unit(40), "no answer", unit(90), unit(120)), replace(PACE, for_s=40))[-1]
     assert (seen.answered, seen.duration_s) == (70, 20.0)
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
-
-
-def test_a_failed_reading_of_counters_does_not_count_as_an_interval_without_traffic():
     seen = watched(answering(unit(0), unit(40), "no answer", "no answer", unit(90)), replace(PACE, for_s=40))[-1]
     assert seen.duration_s == 10.0
 

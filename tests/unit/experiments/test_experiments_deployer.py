@@ -52,13 +52,19 @@ def deployer(tmp_path: Path) -> tuple[PulumiDeployer, list[config.ModelConfig]]:
     return PulumiDeployer(tmp_path, "s", {}), models
 
 
-def test_models_of_an_experiment_are_deployed_in_a_separate_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_experiment_deploys_a_separate_stack_and_leaves_neither_it_nor_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     cli = Cli(tmp_path, monkeypatch, up=0)
     real, models = deployer(tmp_path)
     assert real.deploy(models, SilentProgress()).simulated == ()
     assert cli.calls == ["stack select", "stack export", "refresh --preview-only", "preview --json", "up --yes"]
     assert cli.stacks == {"s-experiment"}
     assert "s-experiment" in config.stacks(tmp_path)
+    real.teardown(SilentProgress())
+    real.close(SilentProgress())
+    assert cli.calls[-3:] == ["stack export", "destroy --yes", "stack rm"]
+    assert config.stacks(tmp_path) == ["s"]
 
 
 def test_a_failed_update_of_an_experiments_stack_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -66,18 +72,6 @@ def test_a_failed_update_of_an_experiments_stack_is_an_error(tmp_path: Path, mon
     real, models = deployer(tmp_path)
     with pytest.raises(KitError, match="The update failed"):
         real.deploy(models, SilentProgress())
-
-
-def test_after_an_experiment_neither_its_stack_nor_its_stack_file_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    cli = Cli(tmp_path, monkeypatch, up=0)
-    real, models = deployer(tmp_path)
-    real.deploy(models, SilentProgress())
-    real.teardown(SilentProgress())
-    real.close(SilentProgress())
-    assert cli.calls[-3:] == ["stack export", "destroy --yes", "stack rm"]
-    assert config.stacks(tmp_path) == ["s"]
 
 
 def test_an_experiments_measuring_program_runs_in_the_projects_folder_with_its_env(

@@ -27,13 +27,10 @@ MODEL, SHAPE = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_sh
 LATENCY = latency_model_of(known_figures(MODEL, SHAPE.gpu), MODEL, SHAPE)
 
 
-def test_the_adaptive_grid_measures_the_extreme_server_sizes_and_three_batch_sizes():
+def test_the_adaptive_grid_measures_extremes_and_the_full_one_all_published_batches():
     kinds = [Parallelism(size) for size in (1, 2, 4, 8)]
     assert kinds_of_grid("adaptive", kinds) == (kinds[0], kinds[-1])
     assert decode_levels("adaptive", 8, 256) == (4, 32, 256)
-
-
-def test_the_full_grid_measures_the_published_batch_sizes_up_to_the_servers_limit():
     assert decode_levels("full", 2, 256)[-3:] == (64, 128, 256)
     assert decode_levels("full", 8, 512)[-3:] == (128, 256, 512)
     assert prefill_levels("full", 256) == (1, 4, 8, 16)
@@ -75,13 +72,8 @@ def test_a_latency_fit_of_all_published_points_has_a_known_mean_error(role, erro
     assert predict(role, points, points, LATENCY).mean == pytest.approx(error, abs=0.001)
 
 
-SHAPE_RECIPE = search_inputs.known_shape("BM.GPU.MI300X.8")
-
-
 def servers(model="gpt-oss-120b", workload="4096/256", rehearsed=False, **engine):
-    return MeasuredServers(
-        search_inputs.known_model(model), SHAPE_RECIPE, parse(workload), config.Engine(**engine), rehearsed
-    )
+    return MeasuredServers(search_inputs.known_model(model), SHAPE, parse(workload), config.Engine(**engine), rehearsed)
 
 
 def recipe(grid="adaptive", sizes=(), gpus=8, **asked):

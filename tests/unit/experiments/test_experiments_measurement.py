@@ -165,16 +165,11 @@ def test_a_load_stage_whose_users_were_never_all_busy_is_measured_as_a_whole():
     assert steady.requests == 1
 
 
-def test_the_time_of_the_last_answers_does_not_lower_the_answered_request_rate():
+def test_a_growing_queue_lowers_the_answered_request_rate_and_last_answers_do_not():
     one = recipe(loads=[OPEN])
     stage = recipes.stages(one, one.deployments[0])[0]
     steady = measured(stage, [request(i, i / 2, 3.0) for i in range(8)])
     assert answered_per_s(steady) == pytest.approx(2.0)
-
-
-def test_a_growing_queue_lowers_the_answered_request_rate():
-    one = recipe(loads=[OPEN])
-    stage = recipes.stages(one, one.deployments[0])[0]
     assert answered_per_s(measured(stage, [request(i, i / 2, 1.0 + i) for i in range(8)])) < 1.6
 
 

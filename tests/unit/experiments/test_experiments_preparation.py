@@ -17,12 +17,9 @@ def names(made: preparation.Experiment) -> list[str]:
     return [item.object_name for item in made.deployments]
 
 
-def test_deployments_of_an_experiment_that_fit_the_gpus_together_are_in_one_round(tmp_path: Path):
+def test_deployments_that_fit_the_gpus_together_are_in_one_round_and_others_in_two(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True))
     assert [[item.object_name for item in group] for group in made.rounds(names(made))] == [names(made)]
-
-
-def test_deployments_of_an_experiment_that_do_not_fit_together_are_in_two_rounds(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=2, rehearsed=True))
     assert [len(group) for group in made.rounds(names(made))] == [1, 1]
 
@@ -94,15 +91,11 @@ def test_an_experiments_stack_file_keeps_other_config_and_is_removed_at_the_end(
     assert config.stacks(tmp_path) == ["s"]
 
 
-def test_an_open_loop_is_forecast_to_take_its_configured_duration_for_each_rate(tmp_path: Path):
+def test_an_open_loop_takes_its_duration_for_each_rate_after_a_measured_deployment(tmp_path: Path):
     made = experiment(tmp_path, RunOptions(gpus=4), loads=[{**OPEN, "durationS": 600.0}])
     (only,) = forecast_of(made, names(made), {}).rounds
     assert only.bench.seconds == pytest.approx(2 * 600, rel=0.1)
     assert only.deploy.basis == "assumed"
-
-
-def test_measured_deployment_durations_replace_assumed_ones_in_an_experiments_plan(tmp_path: Path):
-    made = experiment(tmp_path, RunOptions(gpus=4))
     (only,) = forecast_of(made, names(made), {"deploy": 77.0}).rounds
     assert (only.deploy.seconds, only.deploy.basis) == (77.0, "measured")
 
@@ -146,11 +139,8 @@ def test_measurements_on_real_nodes_have_no_time_scale(tmp_path: Path):
     assert experiment(tmp_path, RunOptions(gpus=4), loads=loads).settings.time_scale == 1.0
 
 
-def test_deployments_of_an_experiment_are_packed_into_rounds_largest_first():
+def test_deployments_are_packed_largest_first_into_rounds_that_can_run_together():
     assert pack([1, 2, 4, 8, 3, 4, 5], int, 16, lambda _: True) == [[8, 5, 3], [4, 4, 2, 1]]
-
-
-def test_deployments_that_cannot_run_together_are_in_different_experiment_rounds():
     assert pack([4, 4], int, 16, lambda some: len(some) < 2) == [[4], [4]]
 
 

@@ -80,8 +80,9 @@ def test_all_semantic_problems_of_an_experiment_recipe_are_reported_at_once():
     }
 
 
-def test_an_experiments_closed_loop_without_concurrencies_is_refused():
+def test_missing_keys_of_a_load_are_named_and_unknown_ones_told_with_similar_ones():
     assert "loads[0].concurrencies" in problems(loads=[{key: CLOSED[key] for key in CLOSED if key != "concurrencies"}])
+    assert "outputTokens" in problems(loads=[{**CLOSED, "outputToken": 3}])["loads[0].outputToken"]
 
 
 def test_the_error_for_an_unknown_experiment_recipe_lists_the_existing_ones():
@@ -104,14 +105,7 @@ def test_an_experiments_model_is_planned_for_the_longest_prompts_and_answers():
     assert (workload.input_tokens, workload.output_tokens) == (1024, 900)
 
 
-def test_an_experiment_recipe_is_read_back_as_it_was_stored():
+def test_an_experiment_recipe_is_read_back_as_stored_or_from_a_parsed_object():
     written = recipes.load("guide").model_dump_json()
     assert recipes.Recipe.model_validate_json(written) == recipes.load("guide")
-
-
-def test_unknown_keys_of_a_load_are_answered_with_similar_ones():
-    assert "outputTokens" in problems(loads=[{**CLOSED, "outputToken": 3}])["loads[0].outputToken"]
-
-
-def test_an_experiment_recipe_may_be_given_as_a_parsed_object():
     assert recipes.validate(recipe_object())

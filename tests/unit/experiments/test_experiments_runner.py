@@ -49,8 +49,8 @@ def apart(tmp_path: Path) -> Experiment:
     return experiment(tmp_path, RunOptions(gpus=2, rehearsed=True))
 
 
-def test_deployments_of_an_experiment_round_start_together_and_are_measured_in_turn(together: Experiment):
-    _, deployer, _ = run(together)
+def test_an_experiment_round_starts_together_is_measured_in_turn_and_stored(together: Experiment):
+    state, deployer, folder = run(together)
     assert deployer.calls == [
         f"deploy {DISAGGREGATED} {AGGREGATED}",
         f"measure {DISAGGREGATED}",
@@ -58,15 +58,17 @@ def test_deployments_of_an_experiment_round_start_together_and_are_measured_in_t
         "teardown",
         "close",
     ]
+    assert state.seconds.keys() == {"deploy", "teardown"}
+    assignment = DeploymentRun.model_validate_json((folder.path / AGGREGATED / "assignment.json").read_text())
+    assert assignment.simulated == ("vLLM",)
+    assert assignment.stack == "s-experiment"
+    assert assignment.limits_s.keys() == {"users-c2-s0", "users-c4-s0"}
+    assert min(assignment.limits_s.values()) >= 600
 
 
-def test_each_experiment_rounds_deployments_are_removed_before_the_next_round(apart: Experiment):
-    _, deployer, _ = run(apart)
+def test_experiment_rounds_follow_each_other_and_become_rows_in_the_recipes_order(apart: Experiment):
+    state, deployer, folder = run(apart)
     assert [call.split()[0] for call in deployer.calls] == ["deploy", "measure", "teardown"] * 2 + ["close"]
-
-
-def test_an_experiments_measurements_become_rows_in_the_order_of_its_recipe(apart: Experiment):
-    state, _, folder = run(apart)
     assert state.ended
     assert [row.origin.file for row in read_rows(folder.rows_file)] == [
         f"{deployment}/users-c{users}-s0/row.json" for deployment in (DISAGGREGATED, AGGREGATED) for users in (2, 4)
@@ -82,14 +84,10 @@ def test_the_other_deployments_of_a_failed_experiment_round_are_measured_alone(t
     assert not state.ended
 
 
-def test_an_experiments_failed_measurement_is_recorded_with_its_cause(together: Experiment):
+def test_a_failed_measurement_is_recorded_with_its_cause_and_alone_repeated(together: Experiment):
     state, _, _ = run(together, fail_aggregated)
     assert state.deployments[AGGREGATED].cause == "the measurement ended with exit code 1"
     assert state.deployments[DISAGGREGATED].phase == "done"
-
-
-def test_continuing_an_experiment_repeats_only_failed_deployments(together: Experiment):
-    run(together, fail_aggregated)
     state, deployer, _ = run(together)
     assert deployer.calls[0] == f"deploy {AGGREGATED}"
     assert state.ended
@@ -137,17 +135,3 @@ def test_another_time_scale_starts_a_new_run_of_an_experiment(tmp_path: Path):
     opened(experiment(tmp_path, RunOptions(rehearsed=True, time_scale=1.0)))
     other = experiment(tmp_path, RunOptions(rehearsed=True, time_scale=2.0))
     assert runs.unfinished_run(tmp_path, other.name, other.recipe, other.settings) is None
-
-
-def test_a_stored_deployment_run_lists_simulated_parts_and_time_limits(together: Experiment):
-    _, _, folder = run(together)
-    assignment = DeploymentRun.model_validate_json((folder.path / AGGREGATED / "assignment.json").read_text())
-    assert assignment.simulated == ("vLLM",)
-    assert assignment.stack == "s-experiment"
-    assert assignment.limits_s.keys() == {"users-c2-s0", "users-c4-s0"}
-    assert min(assignment.limits_s.values()) >= 600
-
-
-def test_durations_of_deployment_and_teardown_are_stored_with_an_experiment_run(together: Experiment):
-    state, _, _ = run(together)
-    assert state.seconds.keys() == {"deploy", "teardown"}

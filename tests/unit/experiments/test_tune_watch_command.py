@@ -65,13 +65,10 @@ def test_tune_watch_exits_with_0_if_all_assumptions_hold(watch: Any):
     assert "llmd-oke tune rank" not in result.output
 
 
-def test_tune_watch_exits_with_1_and_suggests_tune_rank_if_the_load_differs(watch: Any):
+def test_tune_watch_suggests_tune_rank_if_the_load_differs_beyond_the_tolerance(watch: Any):
     result = watch(requests_per_s=5.0)
     assert result.exit_code == 1
     assert "llmd-oke tune rank --stack s --workload 64/8 --slo qps=5\n" in result.output
-
-
-def test_tune_watch_exits_with_0_if_errors_are_within_the_option_tolerance(watch: Any):
     assert watch("--tolerance", "2", requests_per_s=5.0).exit_code == 0
 
 
@@ -83,13 +80,9 @@ def test_watch_json_has_assumed_and_observed_figures_with_their_origins(watch: A
     assert document["holds"] is False
 
 
-def test_tune_watch_exits_with_1_after_too_few_requests(watch: Any):
+def test_tune_watch_exits_with_1_after_too_few_requests_with_one_json_document(watch: Any):
     result = watch(answered=3, requests_per_s=2.5)
     assert result.exit_code == 1
-    assert "too few to tell" in result.stderr
-
-
-def test_tune_watch_reports_too_few_requests_in_a_single_json_document(watch: Any):
     result = watch("--json", answered=3, requests_per_s=2.5)
     document = json.loads(result.stdout)
     assert document["holds"] is None
@@ -102,9 +95,6 @@ def test_tune_watch_that_ends_with_an_error_shows_what_it_observed_before(watch:
     result = watch(end=KitError("The pods can't be listed."))
     assert (result.exit_code, "1500 requests" in result.stdout) == (1, True)
     assert "The pods can't be listed." in result.stderr
-
-
-def test_tune_watch_without_any_reading_of_counters_is_an_error(watch: Any):
     assert "can't be listed" in str(watch(end=KitError("The pods can't be listed."), duration_s=0.0).exception)
 
 
@@ -128,15 +118,13 @@ def test_an_invalid_duration_of_a_watch_is_refused(watch: Any, text: str):
     assert (refused.exit_code, "from 1s to 24h" in refused.stderr) == (2, True)
 
 
-def test_the_options_once_and_for_of_tune_watch_exclude_each_other(watch: Any):
+def test_tune_watch_refuses_options_of_time_that_contradict_each_other(watch: Any):
     assert "exclude each other" in str(watch("--once", "--for", "1h").exception)
+    assert "shorter" in str(watch("--every", "1m", "--for", "30s").exception)
 
 
-def test_tune_watch_says_that_an_interval_had_no_requests():
+def test_tune_watch_says_why_an_interval_is_left_out_or_that_it_had_no_requests():
     assert interval_text(CountedObservation(basis=Basis.MEASURED, duration_s=15, answered=0)) == "no requests"
-
-
-def test_tune_watch_says_why_an_interval_is_left_out():
     assert (
         interval_text(CountedObservation(basis=Basis.MEASURED, duration_s=0, answered=0, notes=("no answer",)))
         == "left out: no answer"
@@ -155,7 +143,3 @@ def test_no_tune_command_with_forecasts_has_a_reports_option_of_its_own():
     for command in ("apply", "verify", "watch"):
         result = CliRunner().invoke(app, ["tune", command, "--help"])
         assert (result.exit_code, "--reports" in result.output) == (0, False)
-
-
-def test_tune_watch_refuses_a_duration_shorter_than_its_interval(watch: Any):
-    assert "shorter" in str(watch("--every", "1m", "--for", "30s").exception)

@@ -19,12 +19,8 @@ def test_a_terminal_plot_fits_its_size_and_has_no_colour_codes():
     assert "\x1b" not in plot(SERIES)
 
 
-def test_a_terminal_plots_legend_states_the_basis_of_figures():
+def test_a_terminal_plots_legend_has_its_own_series_with_their_basis():
     assert plot(SERIES).splitlines()[-2:] == ["  ● agg (measured)", "  ■ disagg (calibrated)"]
-
-
-def test_a_terminal_plot_leaves_no_state_for_the_next_one():
-    plot(SERIES)
     assert plot(SERIES[1:]).count("■") == 0
 
 

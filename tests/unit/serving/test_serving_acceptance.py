@@ -43,12 +43,9 @@ def test_every_pod_of_a_node_acceptance_has_a_network_policy() -> None:
     assert all(spec["policyTypes"] == ["Ingress", "Egress"] for spec in POLICIES)
 
 
-def test_acceptance_pods_on_nodes_admit_only_each_other() -> None:
+def test_acceptance_pods_on_nodes_admit_only_each_other_and_the_leading_pod_none():
     assert sources(of_node()) == [of_node()]
     assert not of_node().items() <= of_leader().items()
-
-
-def test_the_network_policy_of_the_leading_acceptance_pod_admits_no_pod() -> None:
     assert sources(of_leader()) == []
 
 

@@ -28,10 +28,6 @@ def named(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {item["name"]: item for item in items}
 
 
-def test_equal_servers_share_one_folder_of_compiled_code():
-    assert vllm.compiled_key(spec()) == vllm.compiled_key(spec())
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -44,8 +40,9 @@ def test_equal_servers_share_one_folder_of_compiled_code():
         {"shape": catalogue.shape("BM.GPU.MI355X.8")},
     ],
 )
-def test_servers_of_other_image_gpu_argument_or_user_have_another_code_folder(changes: dict[str, Any]):
+def test_only_servers_of_equal_image_gpu_arguments_and_user_share_a_code_folder(changes: dict[str, Any]):
     assert vllm.compiled_key(spec(**changes)) != vllm.compiled_key(spec())
+    assert vllm.compiled_key(spec()) == vllm.compiled_key(spec())
 
 
 def test_servers_mount_only_their_own_folder_of_compiled_code_at_a_fixed_path():

@@ -68,21 +68,13 @@ def test_a_connector_argument_is_refused_for_prefill_and_decode_servers(role):
         vllm.arguments(spec(role, engine={"extra_args": [DECODE_BENCH]}))
 
 
-def test_a_vllm_setting_is_passed_as_a_flag_and_an_unknown_one_is_refused():
+def test_vllm_settings_of_the_stack_file_are_passed_as_flags_and_unknown_ones_refused():
+    engine = {"max_model_len": 8192, "max_num_seqs": 64, "gpu_memory_utilization": 0.9, "block_size": 128}
+    flags = {"--max-model-len=8192", "--max-num-seqs=64", "--gpu-memory-utilization=0.9", "--block-size=128"}
+    assert flags <= set(vllm.arguments(spec(engine=engine)))
     assert "--block-size=64" in vllm.arguments(spec(engine={"settings": {"block_size": "64"}}))
     with pytest.raises(KitError, match="'speed' is not known"):
         vllm.arguments(spec(engine={"settings": {"speed": "64"}}))
-
-
-def test_vllm_settings_of_the_stack_file_are_passed_as_vllm_arguments():
-    engine = {"max_model_len": 8192, "max_num_seqs": 64, "gpu_memory_utilization": 0.9, "block_size": 128}
-    arguments = vllm.arguments(spec(engine=engine))
-    assert {
-        "--max-model-len=8192",
-        "--max-num-seqs=64",
-        "--gpu-memory-utilization=0.9",
-        "--block-size=128",
-    } <= set(arguments)
 
 
 def test_the_models_environment_variables_override_the_releases():
@@ -96,18 +88,15 @@ QUICK_REDUCE = QuickReduce.model_validate(
 
 
 @pytest.mark.parametrize(("size", "quick"), [(1, None), (2, "INT4"), (8, "INT4")])
-def test_quick_reduce_of_a_model_is_set_only_for_servers_with_several_gpus(size, quick):
+def test_quick_reduce_is_set_only_for_servers_with_several_gpus_of_a_model_that_has_it(size, quick):
     model = spec().model.model_copy(update={"quick_reduce": QUICK_REDUCE})
     assert values(vllm.environment(spec(size=size, model=model))).get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") == quick
-
-
-@pytest.mark.parametrize("size", [1, 8])
-def test_quick_reduce_is_off_unless_the_models_catalogue_entry_sets_it(size):
     assert not [name for name in values(vllm.environment(spec(size=size))) if "QUICK_REDUCE" in name]
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
-def test_kernels_are_compiled_by_at_most_as_many_processes_as_requested_cpus(role):
+def test_servers_compile_on_their_requested_cpus_and_ignore_a_service_named_vllm(role):
+    assert units.pod_spec(spec(role), ARGS)["enableServiceLinks"] is False
     environment = values(vllm.environment(spec(role, 2)))
     assert "AITER_JIT_DIR" not in environment
     assert environment["MAX_JOBS"] == vllm.resources(spec(role, 2))["requests"]["cpu"] == "32"
@@ -176,12 +165,7 @@ def test_host_memory_for_kv_cache_is_part_of_the_shared_memory_volume():
     assert rooms(with_kv_cache("prefill", "llm-d-0.9.0", host_memory_gib=20)) == ("296Gi", 20)
 
 
-def test_host_memory_for_kv_cache_does_not_change_the_version_label():
-    assert vllm.version(with_kv_cache("prefill", host_memory_gib=20)) == vllm.version(with_kv_cache("decode"))
-    assert vllm.version(with_kv_cache("prefill", connector="mori-io")) != vllm.version(with_kv_cache("prefill"))
-
-
-def test_mori_io_ports_and_mode_are_set_at_server_and_routing_sidecar():
+def test_mori_io_ports_mode_address_and_ranks_are_set_at_server_and_routing_sidecar():
     decode = with_kv_cache("decode", connector="mori-io")
     assert transfer(decode)["kv_connector_extra_config"] == {
         "http_port": "8200",
@@ -194,21 +178,14 @@ def test_mori_io_ports_and_mode_are_set_at_server_and_routing_sidecar():
     assert not [name for name in values(vllm.environment(decode)) if "NIXL" in name]
     sidecar = units.routing_sidecar(decode, {**ARGS, "inference_pool": "p"})
     assert {"--kv-connector=nixlv2", "--moriio-write-mode", "--moriio-tp-size=2"} <= set(sidecar["args"])
-
-
-def test_the_routing_sidecar_knows_the_address_that_mori_io_writes_to():
-    """The sidecar ends without it (llm-d-router, pkg/sidecar/proxy/options.go)."""
-    sidecar = units.routing_sidecar(with_kv_cache("decode", connector="mori-io"), {**ARGS, "inference_pool": "p"})
+    # It ends without the address that MORI-IO writes to (llm-d-router, pkg/sidecar/proxy/options.go).
     assert "--moriio-local-pod-ip=$(POD_IP)" in sidecar["args"]
     assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in sidecar["env"]
     assert "env" not in units.routing_sidecar(with_kv_cache("decode"), {**ARGS, "inference_pool": "p"})
-
-
-def test_the_routing_sidecar_gets_names_of_peers_only_if_servers_span_nodes():
-    ranks = dataclasses.replace(with_kv_cache("decode", connector="mori-io"), parallelism=Parallelism(1, 8))
+    ranks = dataclasses.replace(decode, parallelism=Parallelism(1, 8))
     words = units.routing_sidecar(ranks, ARGS)["args"]
     assert "--moriio-dp-size=8" in words
-    assert not [word for word in words if "-hosts=" in word]
+    assert not [word for word in words if "-hosts=" in word]  # names of peers: only if servers span nodes
 
 
 def test_pods_request_disk_space_for_what_servers_write():
@@ -216,21 +193,18 @@ def test_pods_request_disk_space_for_what_servers_write():
     assert (own["ephemeral-storage"], cached["ephemeral-storage"]) == ("74Gi", "10Gi")  # 60.8 GiB of weights, 5 % spare
 
 
-def test_only_servers_that_download_weights_get_the_hugging_face_token():
+def test_only_servers_that_download_weights_get_the_hugging_face_token_or_the_users():
     cache = {"path": "/models", "prewarm": {"source": "hugging-face"}}
     assert "HF_TOKEN" not in values(vllm.environment(spec(cache=cache)))
     assert "HF_TOKEN" in values(vllm.environment(spec(cache={"path": "/models"})))
+    own = vllm.environment(spec(engine={"env": {"HF_TOKEN": "mine"}}))
+    assert [entry for entry in own if entry["name"] == "HF_TOKEN"] == [{"name": "HF_TOKEN", "value": "mine"}]
 
 
 def test_a_sidecar_that_does_not_listen_keeps_the_pod_unready():
     sidecar = units.routing_sidecar(spec(), ARGS)
     for probe in ("startupProbe", "readinessProbe"):
         assert sidecar[probe]["tcpSocket"] == {"port": "proxy"}
-
-
-def test_hf_token_in_environment_variables_replaces_the_kubernetes_secret():
-    environment = vllm.environment(spec(engine={"env": {"HF_TOKEN": "mine"}}))
-    assert [entry for entry in environment if entry["name"] == "HF_TOKEN"] == [{"name": "HF_TOKEN", "value": "mine"}]
 
 
 def test_the_start_up_probe_waits_for_at_least_the_models_start_up_budget():
@@ -245,18 +219,10 @@ def test_gpus_virtual_functions_and_memory_of_a_server_pod_grow_with_its_size():
     assert four["limits"] == {"amd.com/gpu": "4", "nvidia.com/sriov-rdma-vf": "4", "memory": "512Gi"}
 
 
-def test_prefill_and_decode_servers_of_all_sizes_have_one_version_label():
-    assert units.version(spec("prefill", 1)) == units.version(spec("decode", 4))
-
-
-@pytest.mark.parametrize("engine", [{"block_size": 64}, {"extra_args": ["--kv-cache-dtype=fp8"]}, {"env": {"A": "1"}}])
-def test_the_version_label_changes_with_settings_that_both_roles_must_share(engine):
-    assert units.version(spec()) != units.version(spec(engine=engine))
-
-
-def test_the_version_label_differs_between_releases():
-    other = catalogue.release("llm-d-0.6.0")
-    assert units.version(spec()) != units.version(spec(release=other))
+def test_servers_that_can_exchange_kv_cache_and_no_others_have_one_version_label():
+    assert units.version(spec("prefill", 1)) == units.version(spec("decode", 4)) == units.version(ranks())
+    assert units.version(with_kv_cache("prefill", host_memory_gib=20)) == units.version(with_kv_cache("decode"))
+    assert units.version(with_kv_cache("decode", connector="mori-io")) != units.version(with_kv_cache("decode"))
 
 
 def test_a_pod_without_a_priority_prefix_has_no_priority_class():
@@ -265,7 +231,9 @@ def test_a_pod_without_a_priority_prefix_has_no_priority_class():
     assert named["priorityClassName"] == namespace.class_name("llm-d", 2)
 
 
-def test_scheduling_priority_grows_with_the_number_of_gpus():
+def test_scheduling_priority_grows_with_the_number_of_gpus_and_preempts_no_other_pod():
+    made = namespace.priority_class("llm-d", 8, {})
+    assert (made["value"], made["preemptionPolicy"]) == (8000, "Never")
     assert namespace.priority(1) < namespace.priority(2) < namespace.priority(8)
 
 
@@ -287,11 +255,6 @@ def test_routing_sidecars_accept_only_prefill_servers_of_their_inference_pool():
     assert mounted == ["routing-proxy"]
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
-def test_vllm_ignores_service_variables_of_a_service_named_vllm(role):
-    assert units.pod_spec(spec(role), ARGS)["enableServiceLinks"] is False
-
-
 @pytest.mark.parametrize(("role", "args"), [("decode", ARGS), ("prefill", POOLED)])
 def test_pods_whose_sidecar_does_not_read_the_api_server_get_no_token_for_it(role, args):
     pod = units.pod_spec(spec(role, release=protecting()), args)
@@ -311,11 +274,6 @@ def test_the_routing_sidecar_may_only_read_its_inference_pool_and_pods():
     assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in role["rules"])
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "model-server", "namespace": "llm-d"}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
-
-
-def test_the_priority_classes_of_servers_never_preempt_other_pods():
-    made = namespace.priority_class("llm-d", 8, {})
-    assert (made["value"], made["preemptionPolicy"]) == (8000, "Never")
 
 
 def test_selectors_of_servers_contain_no_label_that_an_update_changes():
@@ -367,8 +325,7 @@ def test_api_servers_wait_for_data_parallel_ranks_as_long_as_the_start_up_budget
     assert "NCCL_SOCKET_IFNAME" not in values(vllm.environment(ranks()))
 
 
-def test_data_parallel_ranks_have_a_label_and_do_not_change_the_version_label():
-    assert vllm.version(ranks()) == vllm.version(spec())
+def test_servers_with_data_parallel_ranks_have_a_label_with_their_number():
     found = units.workload("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 1}, ranks())["metadata"]["labels"]
     assert found[labels.DATA_PARALLEL_SIZE] == "8"
     assert labels.DATA_PARALLEL_SIZE not in units.workload("n", "u", ARGS, SERVERS, spec())["metadata"]["labels"]
@@ -451,16 +408,11 @@ def test_components_refuse_kv_cache_in_files_that_vllm_can_not_keep_apart(change
 
 
 @pytest.mark.parametrize("given", [{}, {"create_timeout_s": 1234, "update_timeout_s": 5678}])
-def test_a_deployments_first_start_has_the_limit_of_its_arguments(given: dict[str, int]):
-    servers: Any = {**SERVERS, **given}
-    made = units.workload("u-decode", "u", ARGS, servers, spec())
-    usual = placement.create_timeout_s(spec().model.startup_budget_s)
-    assert made["spec"]["progressDeadlineSeconds"] == given.get("create_timeout_s", usual)
-
-
-@pytest.mark.parametrize("given", [{}, {"create_timeout_s": 1234, "update_timeout_s": 5678}])
-def test_an_update_waits_for_servers_as_long_as_their_arguments_allow(given: dict[str, int]):
+def test_first_starts_and_updates_of_servers_have_the_limits_of_their_arguments(given: dict[str, int]):
     servers: Any = {**SERVERS, "replicas": 3, **given}
+    deployment = units.workload("u-decode", "u", ARGS, servers, spec())
+    usual = placement.create_timeout_s(spec().model.startup_budget_s)
+    assert deployment["spec"]["progressDeadlineSeconds"] == given.get("create_timeout_s", usual)
     made = declared(lambda: units.AggregatedUnit("u", {**ARGS, "servers": servers}))
     usual_s = placement.update_timeout_s(spec().model.startup_budget_s, 3, placement.Rollout(0, 1))
     limit_s = given.get("update_timeout_s", usual_s)

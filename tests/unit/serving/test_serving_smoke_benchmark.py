@@ -24,11 +24,8 @@ def template(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("changed", ["request", "measured", "image"])
-def test_a_changed_request_measurement_or_image_changes_the_smoke_jobs_template(changed):
+def test_what_a_smoke_job_measures_changes_its_template_and_what_it_reports_does_not(changed):
     assert template(**{changed: "other"}) != template()
-
-
-def test_values_used_only_in_the_smoke_report_do_not_change_the_jobs_template():
     assert template(facts='{"price": 1}') == template()
 
 
@@ -39,7 +36,7 @@ def test_the_smoke_job_may_list_pods_and_write_its_own_result():
     assert (result["resources"], result["verbs"]) == (["configmaps"], ["create", "patch"])
 
 
-def test_the_smoke_pod_meets_the_restricted_pod_security_standard():
+def test_the_smoke_pod_meets_the_restricted_standard_without_gpu_and_rehearsal():
     spec = template()["spec"]
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -47,12 +44,9 @@ def test_the_smoke_pod_meets_the_restricted_pod_security_standard():
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert not container["securityContext"]["allowPrivilegeEscalation"]
-
-
-def test_the_smoke_job_uses_no_gpu():
-    (container,) = template()["spec"]["containers"]
     asked = {*container["resources"]["requests"], *container["resources"]["limits"]}
     assert asked == {"cpu", "memory"}
+    assert "CIRCUMSTANCES" not in str(template())
 
 
 def test_the_smoke_job_is_not_retried_and_has_no_ttl():
@@ -60,7 +54,3 @@ def test_the_smoke_job_is_not_retried_and_has_no_ttl():
     assert spec["backoffLimit"] == 0
     assert spec["activeDeadlineSeconds"] > ARGS["timeout_s"]
     assert "ttlSecondsAfterFinished" not in spec
-
-
-def test_the_smoke_jobs_manifest_contains_no_rehearsal_settings():
-    assert "CIRCUMSTANCES" not in str(template())

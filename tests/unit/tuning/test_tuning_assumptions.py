@@ -95,23 +95,17 @@ def test_a_forecast_without_a_request_rate_has_no_assumption_on_rate_and_batch()
     assert names.isdisjoint({"requests_per_s", "running"})
 
 
-def test_the_assumed_prefix_cache_hit_share_has_an_absolute_tolerance():
+def test_the_prefix_cache_hit_share_of_a_forecast_has_an_absolute_tolerance():
     hits = list(of_lengths(forecast().input_tokens, forecast().output_tokens, 0.1))[-1]
     assert (hits.figure.name, hits.value, hits.tolerance) == ("prefix_cache_hit_share", 0.0, 0.1)
-
-
-def test_the_prefix_cache_hit_share_of_a_forecast_is_an_assumption():
     (hits,) = (item for item in assumptions(prefix_cache_hit_share=0.4) if item.figure.name == "prefix_cache_hit_share")
     assert hits.value == 0.4
-
-
-def test_a_forecasts_assumption_holds_if_the_observation_is_within_tolerance():
-    assert verdicts(judged()) == {}
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
+        ({}, {}),
         ({"requests_per_s": 46.0}, {"requests_per_s load": "above"}),
         ({"requests_per_s": 34.0}, {"requests_per_s load": "below"}),
         ({"input_tokens": 5000.0}, {"input_tokens load": "above"}),
@@ -126,6 +120,11 @@ def test_a_forecasts_assumption_holds_if_the_observation_is_within_tolerance():
         ({"preemptions": 1.0}, {"preemptions limit": "above"}),
         ({"remote_prefill_share": 0.9}, {"remote_prefill_share limit": "below"}),
         ({"waiting": None}, {"waiting limit": "not shown"}),
+        ({"itl_ms": 25.1}, {"itl_ms forecast": "above", "itl_ms limit": "above"}),  # a target has no tolerance
+        (
+            {"requests_per_s": 60.0, "ttft_ms": 900.0, "waiting": 9.0},  # under another load only limits are judged
+            {"requests_per_s load": "above", "ttft_ms forecast": "other load", "waiting limit": "above"},
+        ),
     ],
 )
 def test_a_forecasts_assumption_that_the_observation_contradicts_is_named(
@@ -134,28 +133,12 @@ def test_a_forecasts_assumption_that_the_observation_contradicts_is_named(
     assert verdicts(judged(**changes)) == expected
 
 
-def test_no_tolerance_applies_to_an_observed_latency_above_its_target():
-    assert verdicts(judged(itl_ms=25.1)) == {"itl_ms forecast": "above", "itl_ms limit": "above"}
-
-
-def test_under_another_load_than_forecast_only_limits_are_judged():
-    result = judged(requests_per_s=60.0, ttft_ms=900.0, waiting=9.0)
-    assert verdicts(result) == {
-        "requests_per_s load": "above",
-        "ttft_ms forecast": "other load",
-        "waiting limit": "above",
-    }
-
-
-def test_without_a_requested_load_a_smaller_observed_load_contradicts_no_forecast():
+def test_without_a_requested_load_a_smaller_observed_one_contradicts_no_forecast():
     asked_for_none = assumptions(targets="itl=25")
     assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=10.0))) == {}
     assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=50.0)))["requests_per_s load"] == "above"
-
-
-def test_under_a_smaller_load_a_forecast_for_the_highest_load_is_not_judged():
-    result = judge(assumptions(targets="itl=25"), as_forecast(requests_per_s=10.0, itl_ms=5.0))
-    assert verdicts(result) == {"itl_ms forecast": "other load"}
+    slow = as_forecast(requests_per_s=10.0, itl_ms=5.0)
+    assert verdicts(judge(asked_for_none, slow)) == {"itl_ms forecast": "other load"}
 
 
 def test_tune_watch_does_not_judge_latencies_that_are_hardware_bounds():
@@ -217,13 +200,10 @@ def counted(values: list[float]) -> dict[float, float]:
     return {bound: float(sum(value <= bound for value in values)) for bound in BOUNDS}
 
 
-def test_percentiles_assume_that_values_are_spread_evenly_in_a_histogram_bucket():
+def test_percentiles_assume_that_values_are_spread_evenly_in_a_bucket_if_there_are_any():
     result = percentile({1.0: 0.0, 2.0: 10.0, inf: 10.0}, 0.25)
     assert result is not None
     assert (result.low, result.high, result.value) == (1.0, 2.0, 1.25)
-
-
-def test_an_empty_histogram_has_no_percentiles():
     assert percentile({1.0: 0.0, inf: 0.0}, 0.5) is None
     assert percentiles_ms({}) == {}
 
@@ -236,9 +216,6 @@ def test_the_outermost_histogram_buckets_give_only_a_bound_of_a_percentile():
 def test_the_variance_of_a_histogram_is_computed_from_the_middles_of_its_buckets():
     assert variance({1.0: 2.0, 3.0: 4.0, inf: 4.0}) == 0.75**2
     assert variance({1.0: 0.0, 3.0: 2.0, inf: 4.0}) == 0.5**2
-
-
-def test_the_variance_of_values_in_a_single_histogram_bucket_is_zero():
     assert variance({1.0: 0.0, 2.0: 7.0, inf: 7.0}) == variance({1.0: 0.0, inf: 0.0}) == variance({}) == 0.0
 
 
@@ -265,27 +242,29 @@ def commands(**changes: float) -> list[str]:
     return [item.command for item in advice(judged(**changes), as_forecast(**changes), HERE)]
 
 
-def test_if_all_assumptions_hold_tune_watch_suggests_no_command():
-    assert commands() == []
-
-
-def test_if_the_load_differs_tune_watch_suggests_tune_rank_with_the_observed_load():
-    assert commands(requests_per_s=51.234, input_tokens=6000.4) == [
-        "llmd-oke tune rank --stack prod --workload 6000/256 --slo ttft=2000,itl=25,qps=51.2"
-    ]
-
-
-def test_if_servers_are_overloaded_tune_watch_suggests_tune_rank_for_the_same_load():
-    (only,) = commands(kv_cache_usage=0.95)
-    assert only.startswith("llmd-oke tune rank --stack prod")
-
-
-def test_if_a_forecast_was_wrong_tune_watch_suggests_tune_run():
-    assert commands(itl_ms=14.0) == ["llmd-oke tune run --stack prod"]
-
-
-def test_if_remote_prefill_is_lacking_tune_watch_suggests_the_smoke_benchmark():
-    assert commands(remote_prefill_share=0.4) == ["llmd-oke smoke --stack prod"]
+@pytest.mark.parametrize(
+    ("changes", "suggested"),
+    [
+        pytest.param({}, [], id="all holds"),
+        pytest.param(
+            {"requests_per_s": 51.234, "input_tokens": 6000.4},
+            ["llmd-oke tune rank --stack prod --workload 6000/256 --slo ttft=2000,itl=25,qps=51.2"],
+            id="another load",
+        ),
+        pytest.param(
+            {"kv_cache_usage": 0.95},
+            ["llmd-oke tune rank --stack prod --workload 4096/256 --slo ttft=2000,itl=25,qps=40"],
+            id="overloaded servers",
+        ),
+        pytest.param({"itl_ms": 14.0}, ["llmd-oke tune run --stack prod"], id="a wrong forecast"),
+        pytest.param({"remote_prefill_share": 0.4}, ["llmd-oke smoke --stack prod"], id="no remote prefill"),
+        pytest.param({"answered": 0, "requests_per_s": 0.0}, [], id="no requests"),
+    ],
+)
+def test_tune_watch_suggests_the_command_that_helps_against_what_does_not_hold(
+    changes: dict[str, float], suggested: list[str]
+):
+    assert commands(**changes) == suggested
 
 
 def test_many_observed_prefix_cache_hits_are_an_option_of_suggested_tune_rank():
@@ -293,13 +272,12 @@ def test_many_observed_prefix_cache_hits_are_an_option_of_suggested_tune_rank():
     assert "40% of prompt tokens" in only.why
     assert "--prefix-hits 0.4 " in only.command
 
-
-def test_few_observed_prefix_cache_hits_are_no_option_of_suggested_tune_rank():
     assert "--prefix-hits" not in rank_command(as_forecast(prefix_cache_hit_share=0.1), HERE)
 
 
-def test_tune_watch_suggests_a_command_with_the_model_if_the_stack_has_several():
+def test_a_suggested_command_names_one_of_several_models_and_quotes_spaces():
     assert "--name llama" in rank_command(as_forecast(), replace(HERE, name="llama"))
+    assert "--stack 'a b'" in rank_command(as_forecast(), replace(HERE, stack="a b"))
 
 
 @pytest.mark.parametrize("missing", ["input_tokens", "output_tokens"])
@@ -310,11 +288,3 @@ def test_a_suggested_tune_rank_command_omits_values_that_were_not_observed(missi
 def test_a_suggested_tune_rank_omits_lengths_observed_over_too_few_requests():
     few = as_forecast(answered=5, requests_per_s=0.5)
     assert rank_command(few, HERE) == "llmd-oke tune rank --stack prod --slo ttft=2000,itl=25,qps=0.5"
-
-
-def test_tune_watch_suggests_no_tune_rank_if_no_requests_were_observed():
-    assert commands(answered=0, requests_per_s=0.0) == []
-
-
-def test_tune_watch_quotes_a_model_name_with_spaces_in_the_suggested_command():
-    assert "--stack 'a b'" in rank_command(as_forecast(), replace(HERE, stack="a b"))
