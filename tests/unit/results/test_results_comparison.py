@@ -63,11 +63,8 @@ def test_results_are_compared_under_equal_loads_and_other_loads_are_listed():
     assert [load.level for load in compared.only_b] == [32]
 
 
-def test_two_results_are_compared_though_each_is_of_another_deployment():
+def test_several_results_are_compared_by_equal_deployment_and_single_ones_always():
     assert sides([row(topology="agg-tp1-4r")], [row(topology="2p-tp1-1d-tp2")]).loads
-
-
-def test_results_of_several_deployments_are_compared_by_equal_deployment():
     a = [row(topology="agg-tp1-4r", ttft=500.0), row(topology="2p-tp1-1d-tp2", ttft=300.0)]
     b = [row(topology="2p-tp1-1d-tp2", ttft=330.0), row(topology="agg-tp1-4r", ttft=500.0)]
     changes = {load.load.deployment: load.change(TTFT).relative for load in sides(a, b).loads}
@@ -81,9 +78,15 @@ def test_results_without_a_common_load_are_refused_with_each_sides_loads():
     assert "9 users" in caught.value.remedy
 
 
-def test_a_comparisons_note_reports_that_one_side_is_measured_and_the_other_is_not():
-    compared = sides([row()], [row(basis=Basis.CALIBRATED)])
-    assert any("not of the same kind" in note for note in compared.notes)
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({}, {"basis": Basis.CALIBRATED}, "not of the same kind"),
+        ({"gpus_counted": 3, "gpus_reserved": 4}, {}, "3 MI300X, 4 reserved"),
+    ],
+)
+def test_a_comparisons_note_reports_another_basis_and_unused_reserved_gpus(before, after, told):
+    assert any(told in note for note in sides([row(**before)], [row(**after)]).notes)
 
 
 def test_a_comparisons_note_names_a_run_that_could_not_keep_its_request_rate():
@@ -92,11 +95,6 @@ def test_a_comparisons_note_names_a_run_that_could_not_keep_its_request_rate():
     notes = [note for note in sides([behind], [kept_up]).notes if "were offered" in note]
     assert len(notes) == 1
     assert notes[0].startswith("before answered 72% of the 45 requests/s")
-
-
-def test_a_comparisons_note_reports_gpus_that_were_reserved_but_unused():
-    compared = sides([row(gpus_counted=3, gpus_reserved=4)], [row()])
-    assert any("3 MI300X, 4 reserved" in note for note in compared.notes)
 
 
 def test_a_comparisons_note_reports_failed_requests_and_does_not_count_them_as_slow():
@@ -123,12 +121,9 @@ def test_the_confidence_interval_of_a_difference_is_that_of_welchs_t_test():
     assert (high - low) / 2 == pytest.approx(error * t_quantile(0.975, freedom))
 
 
-def test_one_run_on_a_side_gives_no_confidence_interval_of_the_difference():
-    assert difference_interval([1.0], [1.0, 2.0]) is None
-
-
-def test_equal_runs_give_a_confidence_interval_of_zero_width():
-    assert difference_interval([1.0, 1.0], [2.0, 2.0]) == (1, 1)
+@pytest.mark.parametrize(("one", "other", "interval"), [([1.0], [1.0, 2.0], None), ([1.0, 1.0], [2.0, 2.0], (1, 1))])
+def test_one_run_gives_no_confidence_interval_and_equal_runs_one_of_zero_width(one, other, interval):
+    assert difference_interval(one, other) == interval
 
 
 def judged(gate, a, b):
@@ -161,12 +156,9 @@ def test_a_comparisons_failed_gate_says_by_how_much_and_under_which_load():
     assert "8 users" in str(breach)
 
 
-def test_a_comparisons_gate_fails_if_the_metric_was_not_measured():
-    assert judged("goodput_share<0.9", row(), row())
-    assert judged("itl_ms.p95>+10%", row(), row())
-
-
-def test_a_comparisons_gate_on_relative_change_passes_if_both_values_are_zero():
+@pytest.mark.parametrize("gate", ["goodput_share<0.9", "itl_ms.p95>+10%"])
+def test_a_comparisons_gate_fails_if_the_metric_was_not_measured_but_not_if_it_was_zero(gate):
+    assert judged(gate, row(), row())
     assert not judged("failures_share>+10%", row(), row())
 
 
@@ -184,25 +176,13 @@ def test_a_comparisons_gate_fails_if_one_side_lacks_a_load_of_the_baseline():
     assert "64 users" in str(breach)
 
 
-def test_a_forecast_error_is_predicted_over_measured_less_one():
-    (result,) = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=900.0), row(output_tokens_per_s=750.0))
-    assert result.error == pytest.approx(0.2)
-
-
-def test_positive_and_negative_forecast_errors_count_in_the_mean_absolute_error():
-    up = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=110.0), row(output_tokens_per_s=100.0))
-    down = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=70.0), row(output_tokens_per_s=100.0))
-    assert mean_absolute_error([*up, *down]) == pytest.approx((0.1 + 0.3) / 2)
-
-
-def test_the_worst_forecast_error_is_the_largest_in_either_direction():
-    figures = [
+def test_forecast_errors_are_predicted_over_measured_less_one_in_both_directions():
+    errors = [
         item
         for value in (120.0, 70.0, 110.0)
         for item in forecast_errors(["tpsg"], row(output_tokens_per_s=value), row(output_tokens_per_s=100.0))
     ]
-    assert worst(figures).error == pytest.approx(-0.3)
-
-
-def test_metrics_that_forecast_or_measurement_lacks_have_no_forecast_error():
-    assert list(forecast_errors(["goodput_share"], row(), row())) == []
+    assert [item.error for item in errors] == pytest.approx([0.2, -0.3, 0.1])
+    assert worst(errors).error == pytest.approx(-0.3)
+    assert mean_absolute_error(errors[1:]) == pytest.approx((0.1 + 0.3) / 2)
+    assert list(forecast_errors(["goodput_share"], row(), row())) == []  # neither side has it

@@ -97,14 +97,11 @@ def test_a_csv_cell_that_is_no_number_is_named_by_its_line(tmp_path):
     assert str(result.rejected[0]).startswith(f"{path}:3: input_tokens")
 
 
-def test_strict_reading_refuses_a_file_of_result_rows_with_invalid_lines(tmp_path):
+def test_strict_reading_refuses_files_of_result_rows_that_are_invalid_or_missing(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("nonsense\n")
     with pytest.raises(KitError, match=r"rows.jsonl:1: is not JSON"):
         read_rows(path)
-
-
-def test_a_missing_file_of_result_rows_is_an_error(tmp_path):
     with pytest.raises(KitError, match="No such file"):
         read_rows(tmp_path / "none.jsonl")
 

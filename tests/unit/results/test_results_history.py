@@ -68,13 +68,10 @@ def loaded(store, tmp_path):
     return store
 
 
-def test_the_history_lists_loads_of_the_bench_command_only_on_request(loaded):
+def test_bench_loads_are_listed_on_request_and_found_by_time_but_never_as_latest(loaded):
     assert times(runs(loaded, "dev")) == [*reversed(TIMES)]
     newest = runs(loaded, "dev", loads=True)[0]
     assert (newest.name, newest.kind, len(newest.rows)) == (f"dev:{LOAD}", "load", 2)
-
-
-def test_a_bench_load_in_the_history_is_found_by_its_time_and_never_as_latest(loaded):
     assert [run.kind for run in find(loaded, f"dev:{LOAD}")] == ["load"]
     assert times(find(loaded, "dev@latest")) == [TIMES[2]]
 
@@ -120,12 +117,14 @@ def test_latencies_of_single_requests_omit_failed_requests_and_truncated_lines(s
     assert (latencies.ttft_ms, latencies.itl_ms) == ([500, 750, 250], [125, 62.5, 125])
 
 
-def test_copying_a_history_copies_only_missing_runs(store, tmp_path):
+def test_copying_a_history_copies_only_missing_runs_and_is_an_error_without_runs(store, tmp_path):
     target, told = FolderStore(tmp_path / "copy"), []
     assert len(copy_runs(store, target, "dev", told.append)) == 3
     assert copy_runs(store, target, "dev", told.append) == []
     assert told == [*reversed(TIMES)]
     assert find(target, "dev@latest")[0].rows == find(store, "dev@latest")[0].rows
+    with pytest.raises(KitError, match="no results to copy"):
+        copy_runs(FolderStore(tmp_path / "none"), target, "dev", lambda _: None)
 
 
 def test_an_interrupted_copy_of_a_history_is_completed_by_the_next(store, tmp_path):
@@ -153,11 +152,6 @@ def test_a_stack_named_with_organization_and_project_has_one_history_folder(tmp_
     write_rows([row()], tmp_path / folder / TIMES[0] / "rows.jsonl")
     store = FolderStore(tmp_path)
     assert (stacks(store), times(runs(store, "acme/llm/dev"))) == ([folder], [TIMES[0]])
-
-
-def test_copying_the_history_of_a_stack_without_runs_is_an_error(tmp_path):
-    with pytest.raises(KitError, match="no results to copy"):
-        copy_runs(FolderStore(tmp_path), FolderStore(tmp_path / "copy"), "dev", lambda _: None)
 
 
 @pytest.mark.parametrize(

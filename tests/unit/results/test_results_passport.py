@@ -78,13 +78,10 @@ def test_a_deployments_passport_lists_topology_image_accuracy_and_price():
         assert told in text
 
 
-def test_a_deployments_passport_lists_what_the_stack_overrides_of_its_release():
+def test_a_deployments_passport_lists_overrides_and_own_catalogue_files_with_digests():
     text = markdown(passport(override={"router": "llm-d-0.6.0", "quickReduce": "INT4"}))
     assert "| instead of the release's own | router llm-d-0.6.0; quickReduce INT4 |" in text
     assert "instead of" not in markdown(passport())
-
-
-def test_a_deployments_passport_lists_own_catalogue_files_with_digests():
     text = markdown(passport(project_values={"values/models/mine.yaml": "0123456789ab" + "c" * 52}))
     assert "| of the project's own | `values/models/mine.yaml` (0123456789ab) |" in text
 

@@ -168,12 +168,9 @@ def test_tune_fit_uses_rows_of_one_chosen_server_setting(tmp_path):
     assert "is no condition of a row" in str(run(*words, "--only", "color=red").exception)
 
 
-def test_tune_match_prints_published_ratios_of_prefill_to_decode_servers():
+def test_tune_match_reads_published_measurements_or_those_of_a_file_of_rows(tmp_path):
     result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--json").stdout)
     assert (result[1]["topology"], round(result[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
-
-
-def test_tune_match_reads_measurements_from_a_file_of_rows(tmp_path):
     points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     write_rows(points.rows(), tmp_path / "rows.jsonl")

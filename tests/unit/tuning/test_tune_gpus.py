@@ -43,10 +43,6 @@ def test_tune_rank_limits_batches_to_those_measured_on_the_chosen_gpu():
     assert max(item["max_num_seqs"] for item in result["first"]) <= 64
 
 
-def test_tune_rank_on_a_gpu_without_fitted_latency_figures_is_refused():
-    assert "nothing was fitted" in refusal("rank", *GPT, "--gpu", "MI325X")
-
-
 def test_tune_rank_shows_no_price_for_a_gpu_without_a_list_price():
     result = run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation")
     assert "no forecasts: bound: decode not measured, prefill not measured" in result.stdout
@@ -61,18 +57,17 @@ def test_tune_plot_marks_hardware_bounds_as_no_forecasts(tmp_path):
     assert "No forecasts: bound" in page.read_text()
 
 
-def test_tune_rank_refuses_the_options_shape_and_gpu_together():
-    told = refusal("rank", *GPT, "--gpu", "H200", "--shape", "BM.GPU.MI300X.8")
-    assert "--shape BM.GPU.MI300X.8 or --gpu H200" in told
-
-
-def test_tune_rank_refuses_the_options_stack_and_gpu_together(tmp_path):
-    told = refusal("rank", "--stack", "some", "--project", str(tmp_path), "--gpu", "H200")
-    assert "name --model instead of --stack" in told
-
-
-def test_tune_rank_refuses_an_unknown_gpu_and_lists_the_known_ones():
-    assert "GPUs: H100, H200, MI300X, MI325X, MI355X" in refusal("rank", *GPT, "--gpu", "H300")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([*GPT, "--gpu", "H200", "--shape", "BM.GPU.MI300X.8"], "--shape BM.GPU.MI300X.8 or --gpu H200"),
+        (["--stack", "some", "--gpu", "H200"], "name --model instead of --stack"),
+        ([*GPT, "--gpu", "H300"], "GPUs: H100, H200, MI300X, MI325X, MI355X"),
+        ([*GPT, "--gpu", "MI325X"], "nothing was fitted"),
+    ],
+)
+def test_tune_rank_refuses_unknown_or_unfitted_gpus_and_options_against_them(tmp_path, words, told):
+    assert told in refusal("rank", *words, *(["--project", str(tmp_path)] if "--stack" in words else []))
 
 
 def test_latency_figures_of_another_gpu_are_refused_with_the_option_for_it(tmp_path):

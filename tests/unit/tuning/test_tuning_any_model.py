@@ -11,23 +11,16 @@ from llmd_oke.planning.server_choices import divided_spreads
 from llmd_tuner.cli.tune import app
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search import Targets
-from llmd_tuner.search_inputs import question_of
+from llmd_tuner.search_inputs import known_model, question_of
 from llmd_tuner.workload import of_lengths
+from tuning_for_tests import SHAPE
 from typer.testing import CliRunner
 
-NODE = catalogue.shape("BM.GPU.MI300X.8")
-assert NODE is not None
 UNMEASURED = [name for name in catalogue.model_names() if latency_figures(name, "MI300X") is None]
 
 
-def known(name: str) -> catalogue.CatalogueModel:
-    entry = catalogue.model(name)
-    assert entry is not None
-    return entry
-
-
 def bound(model: catalogue.CatalogueModel):
-    return latency_model_of(bound_figures(model, NODE.gpu), model, NODE)
+    return latency_model_of(bound_figures(model, SHAPE.gpu), model, SHAPE)
 
 
 @pytest.mark.parametrize("name", UNMEASURED)
@@ -50,39 +43,39 @@ def test_tune_rank_refuses_an_unmeasured_model_unless_extrapolation_is_allowed()
 
 def test_tensor_parallel_sizes_that_would_split_quantized_blocks_are_not_ranked():
     def sizes(name: str) -> set[int]:
-        return {each.gpus for each in divided_spreads(known(name), 8, 8) if not each.expert_parallel}
+        return {each.gpus for each in divided_spreads(known_model(name), 8, 8) if not each.expert_parallel}
 
     assert sizes("qwen3-235b-a22b-fp8") == {1, 2, 4}
     assert sizes("deepseek-r1") == {1}  # its experts stay whole
 
 
 def test_with_latent_attention_each_gpu_reads_the_whole_kv_cache():
-    latency = bound(known("deepseek-r1"))
+    latency = bound(known_model("deepseek-r1"))
 
     def context_s(size: int) -> float:
         return latency.decode_step_s(1, 8192, size) - latency.decode_step_s(1, 0, size)
 
     assert context_s(8) == pytest.approx(context_s(1))
-    dense = bound(known("qwen3-32b"))
+    dense = bound(known_model("qwen3-32b"))
     assert dense.decode_step_s(1, 8192, 8) - dense.decode_step_s(1, 0, 8) == pytest.approx(
         (dense.decode_step_s(1, 8192, 1) - dense.decode_step_s(1, 0, 1)) / 8
     )
 
 
 def test_with_latent_attention_the_kv_cache_is_transferred_to_each_gpu():
-    latency = bound(known("deepseek-r1"))
+    latency = bound(known_model("deepseek-r1"))
     assert latency.key_value_transfer_s(4096, 8, 128) == pytest.approx(latency.key_value_transfer_s(4096, 1, 128))
-    heads = bound(known("qwen3-32b"))
+    heads = bound(known_model("qwen3-32b"))
     assert heads.key_value_transfer_s(4096, 8, 128) < heads.key_value_transfer_s(4096, 1, 128)
 
 
 def test_more_gpus_than_kv_heads_hold_copies_of_the_kv_cache():
-    latency = bound(known("qwen3-235b-a22b-fp8"))
+    latency = bound(known_model("qwen3-235b-a22b-fp8"))
     assert [latency.sizes.key_value_copies(size) for size in (1, 2, 4, 8)] == [1, 1, 1, 2]
 
 
 def test_linear_attention_layers_read_a_state_instead_of_the_kv_cache():
-    dense = known("qwen3-32b")
+    dense = known_model("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=10**8)
     cache = dense.kv_cache.model_copy(update={"bytes_per_token": dense.kv_cache.bytes_per_token // 4})
     architecture = dense.architecture.model_copy(update={"linear_attention": linear})
@@ -95,12 +88,12 @@ def test_linear_attention_layers_read_a_state_instead_of_the_kv_cache():
 
 
 def test_linear_attention_states_leave_memory_for_fewer_sequences():
-    dense = known("qwen3-32b")
+    dense = known_model("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=4352 * dense.kv_cache.bytes_per_token)
     architecture = dense.architecture.model_copy(update={"linear_attention": linear})
     hybrid = dense.model_copy(update={"architecture": architecture})
     load, targets = of_lengths(4096, 256), Targets()
-    asked = [question_of(model, NODE, bound_figures(model, NODE.gpu), load, targets, 8) for model in (dense, hybrid)]
+    asked = [question_of(model, SHAPE, bound_figures(model, SHAPE.gpu), load, targets, 8) for model in (dense, hybrid)]
     fitting = [
         each.room.sequences(each.choices.memory["aggregated"][Parallelism(1)], load, aggregated=True) for each in asked
     ]

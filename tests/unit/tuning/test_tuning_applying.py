@@ -46,13 +46,15 @@ def changed_lines(before, after):
     return [line for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
 
 
-def test_applying_a_topology_changes_only_its_values_in_the_stack_file():
-    assert changed_lines(FILE, apply_change(FILE, 0, CHOICE)) == [
+def test_applying_a_topology_changes_only_its_values_in_the_stack_file_and_once():
+    once = apply_change(FILE, 0, CHOICE)
+    assert changed_lines(FILE, once) == [
         "-        topology: 8p-tp1-4d-tp2   # as published",
         "+        topology: 10p-tp1-3d-tp2  # as published",
         "+        copies: 2",
         "+          maxNumSeqs: 141",
     ]
+    assert difference(once, apply_change(once, 0, CHOICE), "f") == ""
 
 
 def test_one_copy_of_a_topology_is_not_written_if_the_key_copies_is_absent():
@@ -79,11 +81,6 @@ def test_a_topology_written_as_a_mapping_is_replaced_by_its_short_name():
         document_of(apply_change(text, 1, CHOICE))["config"]["llmd-oke:stack"]["models"][1]["topology"]
         == CHOICE.topology
     )
-
-
-def test_applying_the_same_topology_again_changes_nothing():
-    once = apply_change(FILE, 0, CHOICE)
-    assert difference(once, apply_change(once, 0, CHOICE), "f") == ""
 
 
 @pytest.mark.parametrize("stack", [path.stem.removeprefix("Pulumi.") for path in sorted(STACKS.glob("Pulumi.*.yaml"))])
@@ -122,11 +119,8 @@ def scaling_of(text):
     return document_of(text)["config"]["llmd-oke:stack"]["models"][0].get("scaling")
 
 
-def test_scaling_thresholds_are_not_added_by_default():
+def test_scaling_is_added_on_request_with_thresholds_and_limits_around_the_topology():
     assert scaling_of(apply_change(FILE, 0, replace(CHOICE, thresholds=SCALED))) is None
-
-
-def test_added_scaling_has_thresholds_and_replica_limits_around_the_topology():
     after = apply_change(FILE, 0, replace(CHOICE, thresholds=SCALED, add_scaling=True))
     assert scaling_of(after) == {
         "prefill": {"minReplicas": 3, "maxReplicas": 10, "promptTokensPerS": 17828},
@@ -134,31 +128,23 @@ def test_added_scaling_has_thresholds_and_replica_limits_around_the_topology():
     }
 
 
-def test_limits_of_existing_scaling_are_widened_to_include_the_new_topology():
+def test_existing_scaling_is_widened_to_the_topology_once_with_its_basis_in_comments():
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
     assert scaling_of(after) == {
         "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 17828},
         "decode": {"minReplicas": 3, "maxReplicas": 8, "requests": 77, "kvCacheUsage": 0.8},
     }
-
-
-def test_the_basis_of_a_scaling_threshold_is_written_as_a_comment():
-    after = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
     lines = [" ".join(line.split()) for line in after.splitlines()]
     assert "promptTokensPerS: 17828 # calibrated: p" in lines
     assert "requests: 77 # calibrated: d" in lines
     assert {"# The night needs few.", "kvCacheUsage: 0.8 # as in the guide"} <= set(lines)
+    assert difference(after, apply_change(after, 0, replace(CHOICE, thresholds=SCALED)), "f") == ""
 
 
 def test_scaling_of_server_roles_that_the_new_topology_lacks_is_removed():
     alone = {"aggregated": RoleThresholds(4, (Threshold("requests", 50, "calibrated: a"),))}
     after = apply_change(WITH_SCALING, 0, replace(CHOICE, topology="agg-tp2-4r", thresholds=alone))
     assert scaling_of(after) == {"aggregated": {"minReplicas": 1, "maxReplicas": 4, "requests": 50}}
-
-
-def test_applying_the_same_scaling_thresholds_again_changes_nothing():
-    once = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
-    assert difference(once, apply_change(once, 0, replace(CHOICE, thresholds=SCALED)), "f") == ""
 
 
 def test_check_gives_no_advice_on_scaling_thresholds_added_by_tune_apply():

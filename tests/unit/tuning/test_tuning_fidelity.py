@@ -174,11 +174,8 @@ def test_a_simulation_with_bounds_for_latencies_has_the_basis_bound():
         (open_loop(requests=12_001, notes=("counted: all users busy",)), "20,002 requests"),
     ],
 )
-def test_a_measurement_without_a_known_load_is_not_simulated(measured, why):
+def test_a_measurement_of_unknown_load_or_over_20000_requests_is_not_simulated(measured, why):
     assert why in str(unsuitable(measured))
-
-
-def test_a_measurement_of_20000_requests_is_short_enough_to_simulate():
     assert unsuitable(open_loop(requests=20_000)) is None
 
 
@@ -226,11 +223,8 @@ def test_single_server_rows_count_as_fitted_if_a_fits_rows_are_unknown():
     assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.HELD_OUT
 
 
-def test_latency_figures_with_a_vllm_image_are_compared_with_rows_of_that_image():
+def test_latency_figures_are_of_their_own_vllm_image_or_else_of_that_of_their_rows():
     assert KnownFigures(FIGURES.model_copy(update={"image": "vllm:3"}), (FITTED,)).images == {"vllm:3"}
-
-
-def test_latency_figures_fitted_from_several_rows_record_the_rows_vllm_images():
     assert KNOWN.images == {IMAGE_STANDINGS}
 
 

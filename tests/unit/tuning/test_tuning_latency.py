@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmd_base.row import Basis
 from llmd_bench.deployment import Parallelism
-from llmd_oke.catalogue import model, model_names, shape
+from llmd_oke.catalogue import model_names
 from llmd_oke.catalogue.conditions import (
     UNKNOWN_CONDITIONS,
     Conditions,
@@ -20,7 +20,8 @@ from llmd_oke.catalogue.latency_figures import known_figures, latency_figures
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS
 from llmd_tuner.latency import ideal
 from llmd_tuner.latency_models import latency_model, latency_model_of
-from tuning_for_tests import unloaded_prefill_s
+from llmd_tuner.search_inputs import known_model
+from tuning_for_tests import MODEL, SHAPE, unloaded_prefill_s
 
 # j-pareto history de3e684, gpt-oss-120b on MI300X: ISL 2, OSL 256, output tokens/s by concurrency for each TP.
 CONCURRENCY = (4, 16, 32, 64, 128, 256)
@@ -40,10 +41,7 @@ LLAMA_S = {
 
 
 def latency_of(name, key_value_bytes_per_token=None, conditions=UNKNOWN_CONDITIONS):
-    chosen, hardware = model(name), shape("BM.GPU.MI300X.8")
-    assert chosen is not None
-    assert hardware is not None
-    result = latency_model(chosen, hardware, conditions, key_value_bytes_per_token)
+    result = latency_model(known_model(name), SHAPE, conditions, key_value_bytes_per_token)
     assert result is not None
     return result
 
@@ -156,7 +154,7 @@ def test_a_kv_transfer_takes_time_for_descriptors_and_bytes(block_size, release,
 @given(st.sampled_from(model_names()), st.integers(1, 200_000), st.sampled_from([16, 64, 128]), st.booleans())
 def test_bytes_of_a_kv_transfer_are_summed_over_layers_by_kind_of_attention(name, tokens, block_size, windows_alone):
     """Full: whole blocks. Windowed: those with a token that the next one sees, or all. Linear: none."""
-    architecture, cached = model(name).architecture, model(name).kv_cache.bytes_per_token
+    architecture, cached = known_model(name).architecture, known_model(name).kv_cache.bytes_per_token
     linear = architecture.linear_attention.layers if architecture.linear_attention else 0
     window = architecture.sliding_window
     windowed = window.layers if window else 0
@@ -166,8 +164,7 @@ def test_bytes_of_a_kv_transfer_are_summed_over_layers_by_kind_of_attention(name
     seen = whole - first_seen // block_size * block_size
     handed = [whole] * (architecture.layers - linear - windowed)
     handed += [seen if windows_alone else whole] * windowed
-    hardware = shape("BM.GPU.MI300X.8")
-    latency = latency_model_of(known_figures(model(name), hardware.gpu), model(name), hardware)
+    latency = bound_of(name)
     latency = replace(latency, sizes=replace(latency.sizes, windows_alone=windows_alone))
     assert latency.key_value_bytes(tokens, block_size) == pytest.approx(layer_bytes * sum(handed))
 
@@ -226,19 +223,14 @@ def test_latency_figures_of_each_role_state_their_basis():
 
 def test_a_gpu_without_latency_figures_of_its_own_has_no_latency_model():
     """Figures of MI300X say nothing about another product."""
-    chosen, hardware = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
-    assert chosen is not None
-    assert hardware is not None
-    other = hardware.model_copy(update={"gpu": hardware.gpu.model_copy(update={"product": "MI355X"})})
-    assert latency_model(chosen, other) is None
+    other = SHAPE.model_copy(update={"gpu": SHAPE.gpu.model_copy(update={"product": "MI355X"})})
+    assert latency_model(MODEL, other) is None
 
 
 def bound_of(name):
     """The latency of a model without measured figures."""
-    chosen, hardware = model(name), shape("BM.GPU.MI300X.8")
-    assert chosen is not None
-    assert hardware is not None
-    return latency_model_of(known_figures(chosen, hardware.gpu), chosen, hardware)
+    chosen = known_model(name)
+    return latency_model_of(known_figures(chosen, SHAPE.gpu), chosen, SHAPE)
 
 
 def test_data_parallel_ranks_that_share_experts_read_each_experts_weights_once():
@@ -284,7 +276,7 @@ def test_activations_from_ranks_of_other_nodes_pass_the_nodes_rdma_ports_once():
     assert more_s - inside_s == pytest.approx(sent / (hardware.port_bytes_per_s * 8 * efficiency))
 
 
-def test_accepted_draft_tokens_lengthen_a_step_and_shorten_the_time_per_token():
+def test_draft_tokens_lengthen_a_step_and_if_accepted_shorten_the_time_per_token():
     plain = latency_of("gpt-oss-120b")
     conditions = Conditions(draft_tokens=3, accepted_share=0.8)
     drafting = latency_of("gpt-oss-120b", conditions=conditions)
@@ -292,12 +284,6 @@ def test_accepted_draft_tokens_lengthen_a_step_and_shorten_the_time_per_token():
     assert checked > plain.decode_step_s(8, 1000)
     assert drafting.decode_step_s(8, 1000) == pytest.approx(checked / (1 + 3 * 0.8))
     assert drafting.decode_step_s(1, 1000) < plain.decode_step_s(1, 1000)
-
-
-def test_draft_tokens_of_which_none_is_accepted_lengthen_the_time_per_token():
     none = latency_of("gpt-oss-120b", conditions=Conditions(draft_tokens=1, accepted_share=0.0))
-    assert none.decode_step_s(16, 1000) > latency_of("gpt-oss-120b").decode_step_s(16, 1000)
-
-
-def test_draft_tokens_without_an_accepted_share_change_no_forecast():
+    assert none.decode_step_s(16, 1000) > plain.decode_step_s(16, 1000)
     assert latency_of("gpt-oss-120b", conditions=Conditions(draft_tokens=3)).drafting is None

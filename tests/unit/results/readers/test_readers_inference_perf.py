@@ -55,20 +55,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_each_stage_of_inference_perf_becomes_a_row_but_not_its_summary_file(folder):
+def test_each_stage_of_inference_perf_is_a_row_with_model_and_arrival_of_its_config(folder):
     result = read(folder, HINTS)
     assert not result.rejected
     assert [row.offered_requests_per_s for row in result.rows] == [5, 10]
-
-
-def test_latencies_of_inference_perf_are_converted_from_seconds_to_milliseconds(folder):
-    row = read(folder, HINTS).rows[0]
+    row = result.rows[0]
     assert (row.ttft_ms.mean, row.ttft_ms.p50, row.ttft_ms.p95) == pytest.approx((1400, 1260, 2800))
     assert (row.ttft_ms.p99p9, row.itl_ms.mean) == (None, None)
-
-
-def test_model_and_arrival_are_read_from_inference_perfs_config_beside_its_results(folder):
-    row = read(folder, HINTS).rows[0]
     assert (row.model, row.arrival, row.gpus_counted) == ("gpt-oss-120b", "constant", 16)
     assert (row.requests, row.failures, row.input_tokens, row.concurrency) == (100, 2, 5000, 35)
 
@@ -109,13 +102,10 @@ def test_a_load_is_written_as_the_inference_perf_profile_of_llm_ds_guide():
     assert (told["load"]["num_workers"], told["load"]["worker_max_concurrency"]) == (45, 100)
     assert told["api"] == {"type": "completion", "streaming": True}
     assert told["server"]["ignore_eos"] is True
-
-
-def test_a_fixed_length_is_written_for_old_and_new_inference_perf_releases():
-    told = made(ConstantRate(45), duration_s=120)["data"]["input_distribution"]
-    assert told["type"] == "fixed"
-    assert (told["min"], told["max"], told["mean"], told["std_dev"]) == (5000, 5000, 5000, 0)
-    assert told["total_count"] > 45 * 120
+    lengths = told["data"]["input_distribution"]  # for old and new releases
+    assert lengths["type"] == "fixed"
+    assert (lengths["min"], lengths["max"], lengths["mean"], lengths["std_dev"]) == (5000, 5000, 5000, 0)
+    assert lengths["total_count"] > 45 * 120
 
 
 def test_poisson_and_closed_loop_loads_have_own_load_types_in_inference_perf():

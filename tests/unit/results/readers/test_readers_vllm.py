@@ -74,13 +74,10 @@ def test_uncompleted_requests_in_a_vllm_bench_result_count_as_failed(tmp_path):
     assert (row.requests, row.failures) == (200, 10)
 
 
-def test_the_server_role_of_a_vllm_result_is_given_by_a_hint(tmp_path):
+def test_hints_give_the_server_role_of_a_vllm_result_that_has_no_metadata_of_it(tmp_path):
     hints = Hints(gpu="H200", gpus=2, tensor_parallel_size=2, subject="decode")
     (row,) = read_one(tmp_path, hints).rows
     assert (row.subject, row.tensor_parallel_size) == ("decode", 2)
-
-
-def test_metadata_in_a_vllm_result_take_precedence_over_hints(tmp_path):
     (row,) = read_one(tmp_path, topology="agg-tp4-1r", gpus="4").rows
     assert (row.topology, row.gpus_counted) == ("agg-tp4-1r", 4)
 
