@@ -2,7 +2,9 @@
 
 from datetime import datetime
 
+import pytest
 from lightkube.codecs import from_dict
+from lightkube.resources.core_v1 import Pod
 from llmd_oke.operations.passport import cold_start, running_images
 from llmd_oke.serving import labels
 
@@ -25,39 +27,30 @@ def at(*moments: str) -> list[datetime]:
     return [datetime.fromisoformat(f"2026-03-01T{moment}+00:00") for moment in moments]
 
 
-def test_a_cold_start_is_timed_to_the_last_ready_server_and_to_the_first_answer():
-    pods = [pod(SECOND, "2026-03-01T00:01:00Z"), pod(FIRST, "2026-03-01T00:01:30Z")]
-    result = cold_start(pods, at("00:02:00"))
-    assert (result.ready_s, result.first_token_s) == (90.0, 120.0)
+NEWER, OLDER = pod(SECOND, "2026-03-01T00:01:00Z"), pod(FIRST, "2026-03-01T00:01:00Z")
 
 
-def test_a_server_that_is_not_ready_leaves_the_cold_start_unknown():
-    result = cold_start([pod(FIRST), pod(SECOND, "2026-03-01T00:01:00Z")], [])
-    assert (result.ready_s, result.first_token_s) == (None, None)
+@pytest.mark.parametrize(
+    ("pods", "answers", "ready_s", "first_token_s"),
+    [
+        pytest.param([NEWER, pod(FIRST, "2026-03-01T00:01:30Z")], at("00:02:00"), 90.0, 120.0, id="the last ready one"),
+        pytest.param([pod(FIRST), NEWER], [], None, None, id="one is not ready"),
+        pytest.param([pod(FIRST, "2026-03-01T00:05:00Z")], at("00:02:00"), None, 120.0, id="ready after an answer"),
+        pytest.param([OLDER], at("01:00:00", "00:02:00"), 60.0, 120.0, id="a later benchmark"),
+        pytest.param([NEWER], at("00:00:05", "00:02:00"), 50.0, 110.0, id="answers of former servers"),
+    ],
+)
+def test_a_cold_start_is_timed_to_the_last_ready_server_and_to_the_first_answer(
+    pods: list[Pod], answers: list[datetime], ready_s: float | None, first_token_s: float | None
+):
+    result = cold_start(pods, answers)
+    assert (result.ready_s, result.first_token_s) == (ready_s, first_token_s)
 
 
-def test_a_deployment_without_servers_has_no_cold_start():
+def test_servers_created_minutes_apart_or_none_at_all_have_no_cold_start():
+    later = pod("2026-03-01T00:05:00Z", "2026-03-01T00:05:41Z")
+    assert cold_start([OLDER, later], at("00:06:00")) is None
     assert cold_start([], []) is None
-
-
-def test_a_ready_time_after_the_first_answer_is_not_taken_for_a_cold_start():
-    result = cold_start([pod(FIRST, "2026-03-01T00:05:00Z")], at("00:02:00"))
-    assert (result.ready_s, result.first_token_s) == (None, 120.0)
-
-
-def test_servers_created_minutes_apart_do_not_count_as_one_cold_start():
-    old, new = pod(FIRST, "2026-03-01T00:01:00Z"), pod("2026-03-01T00:05:00Z", "2026-03-01T00:05:41Z")
-    assert cold_start([old, new], at("00:06:00")) is None
-
-
-def test_a_later_benchmark_does_not_lengthen_the_recorded_cold_start():
-    result = cold_start([pod(FIRST, "2026-03-01T00:01:00Z")], at("01:00:00", "00:02:00"))
-    assert result.first_token_s == 120.0
-
-
-def test_answers_of_former_servers_do_not_count_in_a_cold_start():
-    result = cold_start([pod(SECOND, "2026-03-01T00:01:00Z")], at("00:00:05", "00:02:00"))
-    assert result.first_token_s == 110.0
 
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
@@ -81,16 +74,10 @@ def status(image: str, image_id: str):
     return {"name": "vllm", "image": image, "imageID": image_id, "ready": True, "restartCount": 0}
 
 
-def test_the_deployment_passport_has_the_configured_and_the_running_vllm_image():
+def test_the_deployment_passport_has_the_configured_and_all_running_vllm_images():
     result = running(f"ghcr.io/llm-d/vllm:v1@{ONE}", f"ghcr.io/llm-d/vllm@{ONE}", "")
     assert (result.asked, result.tag, result.locked) == (f"ghcr.io/llm-d/vllm:v1@{ONE}", "v1", ONE)
     assert result.digests == (ONE,)
-
-
-def test_the_deployment_passport_lists_all_running_images_of_one_tag_by_digest():
     result = running("ghcr.io/llm-d/vllm:v1", f"ghcr.io/llm-d/vllm@{TWO}", f"ghcr.io/llm-d/vllm@{ONE}")
     assert (result.locked, result.digests) == (None, (ONE, TWO))
-
-
-def test_an_image_id_without_digest_is_not_recorded_as_running():
     assert running("localhost:5000/llm-d/vllm:v1", "rehearsal://localhost:5000/llm-d/vllm:v1").digests == ()

@@ -53,16 +53,20 @@ def test_a_rehearsed_tune_plan_deploys_all_sizes_in_one_round_and_costs_nothing(
     assert plan["price_usd"] == 0
 
 
-def test_tune_plan_for_a_model_that_is_not_in_the_stack_needs_option_workload(tmp_path: Path):
-    ended = tune("plan", project(tmp_path), "--model", "llama-3.3-70b-instruct-fp8-dynamic", "--rehearse")
+@pytest.mark.parametrize(
+    ("models", "words", "remedy"),
+    [
+        ("agg-tp1-1r", ("--model", "llama-3.3-70b-instruct-fp8-dynamic", "--rehearse"), "--workload"),
+        ("agg-tp1-8r", (), "--gpus"),
+    ],
+    ids=["another model", "no free GPUs"],
+)
+def test_tune_plan_of_what_the_stack_does_not_tell_or_has_no_gpus_for_is_refused(
+    tmp_path: Path, models: str, words: tuple[str, ...], remedy: str
+):
+    ended = tune("plan", project(tmp_path, models=[small_model(models)]), *words)
     assert isinstance(ended.exception, KitError)
-    assert "--workload" in (ended.exception.remedy or "")
-
-
-def test_tune_plan_for_a_stack_without_free_gpus_is_refused_with_a_remedy(tmp_path: Path):
-    ended = tune("plan", project(tmp_path, models=[small_model("agg-tp8-1r")]))
-    assert isinstance(ended.exception, KitError)
-    assert "--gpus" in (ended.exception.remedy or "")
+    assert remedy in (ended.exception.remedy or "")
 
 
 def test_tune_run_without_confirmation_starts_nothing_that_costs_money(tmp_path: Path):
@@ -72,30 +76,19 @@ def test_tune_run_without_confirmation_starts_nothing_that_costs_money(tmp_path:
     assert not (tmp_path / "reports").exists()
 
 
-def test_tune_rank_uses_stored_rows_and_names_their_file(tmp_path: Path):
+def test_tune_rank_uses_stored_rows_unless_they_are_too_few_or_others_are_given(tmp_path: Path):
     file = keep_published(project(tmp_path))
-    ended = tune("rank", tmp_path, *SLO)
-    assert f"figures  fitted to 27 rows (measured) of {file}" in ended.stderr.replace("\n", "")
-
-
-def test_tune_rank_uses_the_kits_latency_figures_if_too_few_rows_are_stored(tmp_path: Path):
-    file = keep_published(project(tmp_path))
+    assert f"figures  fitted to 27 rows (measured) of {file}" in tune("rank", tmp_path, *SLO).stderr.replace("\n", "")
+    other = tmp_path / "other.jsonl"
+    other.write_text(file.read_text())
+    assert "figures  fitted" not in tune("rank", tmp_path, *SLO, "--measurements", str(other)).stderr
     file.write_text(file.read_text().split("\n", 1)[0] + "\n")
-    ended = tune("rank", tmp_path, *SLO)
-    assert "figures  the kit's own" in ended.stderr
+    assert "figures  the kit's own" in tune("rank", tmp_path, *SLO).stderr
 
 
 def test_tune_fit_uses_the_stored_measurements(tmp_path: Path):
     keep_published(project(tmp_path))
     assert "points: 23" in tune("fit", tmp_path).stdout
-
-
-def test_tune_rank_prefers_measurements_given_by_option_to_stored_rows(tmp_path: Path):
-    file = keep_published(project(tmp_path))
-    other = tmp_path / "other.jsonl"
-    other.write_text(file.read_text())
-    ended = tune("rank", tmp_path, *SLO, "--measurements", str(other))
-    assert "figures  fitted" not in ended.stderr
 
 
 def test_tune_apply_stores_its_forecast_and_verify_requires_the_deployment(tmp_path: Path):

@@ -44,15 +44,11 @@ def test_evaluation_packages_are_installed_by_hash_only(name):
     assert sum(map(len, program["data"].values())) < 2**20
 
 
-def test_an_evaluation_pod_has_no_permissions_and_no_gpu():
+def test_an_evaluation_pod_has_no_permissions_no_gpu_and_mounts_only_its_program():
     pod = evaluation_job(PLACE, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"]
     assert "amd.com/gpu" not in json.dumps([item["resources"] for item in pod["containers"]])
-
-
-def test_an_evaluation_pod_mounts_only_its_program_and_a_scratch_folder():
-    pod = evaluation_job(PLACE, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
     (program,) = evaluation_objects(PLACE, evaluation(), "uid")
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert set(volumes) == {mount["name"] for mount in container()["volumeMounts"]}

@@ -67,21 +67,20 @@ def test_an_image_pull_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pyt
     assert (node_count, text, seconds) == (2, "2 of 2 nodes have the image", 4.0)
 
 
-def test_an_image_pull_skips_a_node_that_never_joins(monkeypatch: pytest.MonkeyPatch):
-    node_count, text, seconds = wait(monkeypatch, [pod("a", RUNNING)])
-    assert (node_count, seconds) == (1, 30.0)
-    assert text.endswith("the others are not there")
-
-
-def test_an_image_pull_skips_a_node_that_does_not_respond(monkeypatch: pytest.MonkeyPatch):
-    node_count, _, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", taken=False)])
-    assert (node_count, seconds) == (1, 30.0)
-
-
-def test_an_image_pull_waits_for_a_slow_node_until_its_limit(monkeypatch: pytest.MonkeyPatch):
-    node_count, text, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", PULLING)])
-    assert (node_count, seconds) == (1, 600.0)
-    assert "b pulls it; not waited for after 600 s" in text
+@pytest.mark.parametrize(
+    ("others", "waited_s", "told"),
+    [
+        pytest.param([], 30.0, "the others are not there", id="never joins"),
+        pytest.param([pod("b", taken=False)], 30.0, "", id="does not respond"),
+        pytest.param([pod("b", PULLING)], 600.0, "b pulls it; not waited for after 600 s", id="is slow"),
+    ],
+)
+def test_an_image_pull_waits_to_its_limit_for_slow_nodes_and_shortly_for_dead_ones(
+    monkeypatch: pytest.MonkeyPatch, others: list[dict[str, Any]], waited_s: float, told: str
+):
+    node_count, text, seconds = wait(monkeypatch, [pod("a", RUNNING), *others])
+    assert (node_count, seconds) == (1, waited_s)
+    assert told in text
 
 
 def test_an_image_pull_that_fails_on_all_nodes_reports_the_kubelets_error(monkeypatch: pytest.MonkeyPatch):

@@ -12,15 +12,11 @@ def of_kind(objects, kind):
     return [item for item in objects if item["kind"] == kind]
 
 
-def test_a_failed_load_generator_pod_is_not_retried_and_does_not_end_the_others():
+def test_a_load_generator_job_starts_suspended_retries_no_pod_and_has_a_ttl():
     spec = jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
     assert (spec["backoffLimitPerIndex"], spec["backoffLimit"]) == (0, 3)
     assert jobs.tool_job(PLACE, inference_perf(), bench_jobs(), 60)["spec"]["backoffLimit"] == 0
-
-
-def test_a_load_generator_job_is_created_suspended_and_with_a_ttl():
-    spec = jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
     assert spec["suspend"] is True
     assert spec["ttlSecondsAfterFinished"] == jobs.KEPT_S
 

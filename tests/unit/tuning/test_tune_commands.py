@@ -11,8 +11,7 @@ from llmd_bench.deployment import Parallelism
 from llmd_bench.files import read_rows, write_rows
 from llmd_oke import planning
 from llmd_tuner.cli.tune import app
-from llmd_tuner.measurements import published_points
-from tuning_for_tests import LATENCY, row, tpot
+from tuning_for_tests import LATENCY, published, row, tpot
 from typer.testing import CliRunner
 
 GPT = ["--model", "gpt-oss-120b", "--allow-extrapolation"]
@@ -171,9 +170,7 @@ def test_tune_fit_uses_rows_of_one_chosen_server_setting(tmp_path):
 def test_tune_match_reads_published_measurements_or_those_of_a_file_of_rows(tmp_path):
     result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--json").stdout)
     assert (result[1]["topology"], round(result[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
-    points = published_points("gpt-oss-120b", "MI300X")
-    assert points is not None
-    write_rows(points.rows(), tmp_path / "rows.jsonl")
+    write_rows(published().rows(), tmp_path / "rows.jsonl")
     assert len(json.loads(run("match", str(tmp_path / "rows.jsonl"), "--json").stdout)) == 24
 
 

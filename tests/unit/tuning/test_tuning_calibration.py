@@ -23,16 +23,15 @@ from llmd_tuner.calibration import (
     predict,
 )
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.measurements import decode_points, prefill_points, published_points
+from llmd_tuner.measurements import decode_points, prefill_points
 from llmd_tuner.row_filters import RowLimits, inspect
-from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, tpot, tuning_values, unloaded_prefill_s
+from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, published, row, tpot, tuning_values, unloaded_prefill_s
 
 TOLERANCES = tuning_values("tolerances")
 
 
 def rows(kept):
-    points = published_points("gpt-oss-120b", "MI300X")
-    assert points is not None
+    points = published()
     return inspect(points.kept_rows() if kept else points.rows(), RowLimits(LATENCY)).accepted
 
 
@@ -48,17 +47,18 @@ def test_a_decode_fit_of_three_concurrencies_predicts_the_others_within_toleranc
 
 
 @BOTH
-def test_decode_at_each_concurrency_is_predicted_from_all_others_within_tolerance(kept):
-    result = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_load)
+@pytest.mark.parametrize(
+    ("role", "points", "by", "tolerance"),
+    [
+        pytest.param(DECODE, decode_points, by_load, "decode_each_load", id="decode by concurrency"),
+        pytest.param(DECODE, decode_points, by_spread, "decode_each_size", id="decode by size"),
+        pytest.param(PREFILL, prefill_points, by_spread, "prefill_each_size", id="prefill by size"),
+    ],
+)
+def test_each_measured_load_and_size_is_predicted_from_the_others_within_tolerance(kept, role, points, by, tolerance):
+    result = leave_out(role, points(rows(kept)), LATENCY, by)
     assert result is not None
-    assert result.mean <= TOLERANCES["decode_each_load"]
-
-
-@BOTH
-def test_decode_at_each_tensor_parallel_size_is_predicted_from_the_others(kept):
-    result = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_spread)
-    assert result is not None
-    assert result.mean <= TOLERANCES["decode_each_size"]
+    assert result.mean <= TOLERANCES[tolerance]
 
 
 @BOTH
@@ -74,12 +74,6 @@ def test_a_decode_fit_of_two_parallel_sizes_misses_others_by_a_known_amount(kept
     assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES[tolerance]
 
 
-def test_prefill_at_each_tensor_parallel_size_is_predicted_from_the_others():
-    result = leave_out(PREFILL, prefill_points(rows(True)), LATENCY, by_spread)
-    assert result is not None
-    assert result.mean <= TOLERANCES["prefill_each_size"]
-
-
 def test_the_kits_mi300x_latency_figures_equal_the_fit_of_published_points():
     fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
     assert fitted.decode.fixed_s == pytest.approx(FIGURES.decode.fixed_s, rel=0.01)
@@ -93,8 +87,7 @@ def test_the_kits_mi300x_latency_figures_equal_the_fit_of_published_points():
 
 @pytest.mark.parametrize("product", ["H100", "H200"])
 def test_the_kits_latency_figures_of_other_gpus_equal_fits_of_published_points(product):
-    points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
-    assert points is not None
+    points, node = published(product), search_inputs.known_gpu(product)
     shipped = known_figures(MODEL, node.gpu)
     unfitted = shipped.prefill.model_copy(update={"overhead_s": 0.0})
     base = shipped.model_copy(update={"prefill": unfitted})
@@ -159,14 +152,16 @@ def test_a_role_with_too_few_points_for_a_fit_keeps_its_former_latency_figures()
     assert result.figures.prefill == FIGURES.prefill
 
 
-def test_fitting_too_few_rows_is_refused_with_the_number_of_usable_rows():
-    with pytest.raises(KitError, match="1 of 2 rows are of gpt-oss-120b on MI300X"):
-        calibrate([row(output_tokens_per_s=1000), row(model="other")], MODEL, SHAPE, FIGURES)
-
-
-def test_fitting_rows_of_two_vllm_images_is_refused():
-    with pytest.raises(KitError, match="several images: one, two"):
-        calibrate([row(image="one"), row(image="two")], MODEL, SHAPE, FIGURES)
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ([{"output_tokens_per_s": 1000}, {"model": "other"}], "1 of 2 rows are of gpt-oss-120b on MI300X"),
+        ([{"image": "one"}, {"image": "two"}], "several images: one, two"),
+    ],
+)
+def test_fitting_too_few_rows_or_those_of_two_vllm_images_is_refused(changes, why):
+    with pytest.raises(KitError, match=why):
+        calibrate([row(**item) for item in changes], MODEL, SHAPE, FIGURES)
 
 
 def decode_rows(count=3, **changes):
@@ -217,8 +212,7 @@ def test_a_fit_of_rows_without_server_settings_says_that_these_are_unknown():
 
 @pytest.mark.parametrize("product", ["MI300X", "H100", "H200"])
 def test_fits_of_published_points_have_the_server_settings_in_the_kits_figures(product):
-    points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
-    assert points is not None
+    points, node = published(product), search_inputs.known_gpu(product)
     shipped = known_figures(MODEL, node.gpu)
     result = inspect(points.kept_rows(), RowLimits(latency_model_of(shipped, MODEL, node))).accepted
     fitted = calibrate(result, MODEL, node, shipped).figures
@@ -271,11 +265,8 @@ def test_a_measured_point_held_out_of_a_fit_does_not_influence_its_own_predictio
     assert result[ROWS[1]].decode_step_s(4, 130, 1) < 0.8 * LATENCY.decode_step_s(4, 130, 1)
 
 
-def test_each_measured_row_is_held_out_of_exactly_one_fit():
+def test_each_of_more_than_three_measured_rows_is_held_out_of_exactly_one_fit():
     assert [row for row, _ in left_out_models(ROWS, LATENCY)] == ROWS
-
-
-def test_three_measured_points_are_too_few_to_hold_one_out_of_a_fit():
     assert list(left_out_models(ROWS[:3], LATENCY)) == []
 
 

@@ -95,13 +95,10 @@ def test_a_fit_in_which_contexts_take_no_time_warns_within_its_measured_range():
     assert "longer contexts cost hardly anything" in trust.sentence
 
 
-def test_a_fit_in_which_sequences_take_no_time_permits_only_measured_batch_sizes():
+def test_a_fit_in_which_sequences_or_layers_take_no_time_permits_only_measured_sizes():
     figures = decode(flops_factor=0.0, sequence_s=0.0, fit=FIGURES.decode.fit.model_copy(update={"most_sequences": 64}))
     asked, _ = confine(question(), figures, allow_extrapolation=True)
     assert asked.room.max_num_seqs == 64
-
-
-def test_a_fit_in_which_layers_take_no_time_permits_only_measured_tp_sizes():
     fit = FIGURES.decode.fit.model_copy(update={"tensor_parallel_sizes": (1, 2)})
     asked, _ = confine(question(), decode(fixed_s={}, fit=fit), allow_extrapolation=True)
     assert {spread.kind for spread in asked.choices.spreads} == {"tp1", "tp2"}

@@ -2,9 +2,8 @@
 
 import pytest
 from llmd_bench.deployment import Parallelism
-from llmd_tuner.measurements import published_points
 from llmd_tuner.row_filters import RowLimits, Rule, inspect
-from tuning_for_tests import LATENCY, row, tpot
+from tuning_for_tests import LATENCY, published, row, tpot
 
 LIMITS = RowLimits(LATENCY, {Parallelism(2): 4_000_000})
 
@@ -14,18 +13,14 @@ def verdicts(*rows, limits=LIMITS):
 
 
 def test_published_prefill_rows_with_cached_prompts_exceed_the_hardware_bound():
-    points = published_points("gpt-oss-120b", "MI300X")
-    assert points is not None
-    rejected = inspect(points.rows(), RowLimits(LATENCY)).rejected
+    rejected = inspect(published().rows(), RowLimits(LATENCY)).rejected
     cached = [item for item in rejected if item.rule is Rule.HARDWARE_BOUND]
     assert [item.row.concurrency for item in cached] == [4, 8, 16]
     assert "408,046 prompt tokens/s, at most 134,165" in str(cached[1])
 
 
 def test_published_decode_points_are_accepted_up_to_the_servers_max_num_seqs():
-    points = published_points("gpt-oss-120b", "MI300X")
-    assert points is not None
-    inspection = inspect(points.rows(), RowLimits(LATENCY))
+    inspection = inspect(published().rows(), RowLimits(LATENCY))
     assert sum(item.subject == "decode" for item in inspection.accepted) == 24
     assert {item.row.concurrency for item in inspection.rejected if item.rule is Rule.MAX_NUM_SEQS} == {512}
 

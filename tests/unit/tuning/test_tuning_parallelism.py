@@ -158,12 +158,6 @@ def test_latency_points_of_a_data_parallel_server_are_those_of_one_rank():
     assert (prompt.parallelism, prompt.sequences, prompt.seconds) == (WHOLE, 1, pytest.approx(0.2))
 
 
-def test_data_parallel_ranks_of_older_rows_are_read_from_their_topology():
-    old = row(tensor_parallel_size=1, topology="agg-tp1dp16ep-1r", gpus_counted=16)
-    assert parallelism_of(old) == Parallelism(1, 16, True, 2)
-    assert parallelism_of(row()) == Parallelism(2)
-
-
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_rows_of_data_parallel_servers_and_older_rows_are_read_back_equal(tmp_path: Path, suffix: str):
     rows = [ranks_row(nodes=1), row()]
@@ -279,6 +273,9 @@ def test_parallelism_of_rows_without_rank_fields_is_read_from_their_topology():
     told = ranks_row(tensor_parallel_size=None, data_parallel_size=None, expert_parallel=None)
     assert parallelism_of(told.model_copy(update={"topology": "agg-tp1dp8ep-1r"})) == WHOLE
     assert parallelism_of(told) is None
+    old = row(tensor_parallel_size=1, topology="agg-tp1dp16ep-1r", gpus_counted=16)
+    assert parallelism_of(old) == Parallelism(1, 16, True, 2)
+    assert parallelism_of(row()) == Parallelism(2)
 
 
 def test_the_topology_read_from_a_report_includes_data_and_expert_parallelism():

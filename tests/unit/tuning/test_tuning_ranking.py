@@ -42,16 +42,12 @@ def test_tune_rank_reports_that_a_small_change_of_load_would_change_the_best():
     assert any(swing.changes for swing in edge.swings if swing.name == "qps" and swing.factor > 1)
 
 
-def test_if_no_deployment_meets_the_targets_those_nearest_to_them_come_first():
+def test_if_nothing_meets_the_targets_the_nearest_come_first_with_remedies_that_help():
     result = rank(question("ttft=200,itl=8,qps=45"))
     assert result.best is None
     ratios = [item.ratio for item in result.first]
     assert ratios == sorted(ratios)
     assert ratios[0] > 1
-
-
-def test_a_suggested_lower_rate_or_more_gpus_lets_a_deployment_meet_the_targets():
-    result = rank(question("ttft=200,itl=8,qps=45"))
     load = next(item for item in result.remedies if item.startswith("qps="))
     gpus = next(item for item in result.remedies if "GPUs instead of 16" in item)
     assert search(question(f"ttft=200,itl=8,{load.split()[0]}")).best() is not None

@@ -10,6 +10,7 @@ from llmd_oke.values import read_yaml, values_folder
 from llmd_tuner import search_inputs
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
+from llmd_tuner.measurements import PublishedPoints, published_points
 from llmd_tuner.search import Candidate, search
 from llmd_tuner.search_inputs import SearchInputs, parse_targets
 from llmd_tuner.workload import parse
@@ -27,6 +28,12 @@ ALIKE = {"prefix-affinity": "token-load", "session-affinity": "token-load", "lor
 def unloaded_prefill_s(latency: LatencyModel, tokens: int, size: int = 1) -> float:
     """Return the time from the arrival of a prompt at an idle server to its first token, in seconds."""
     return latency.factors.prefill_overhead_s + latency.prefill_s(tokens, 0, size)
+
+
+def published(gpu: str = "MI300X") -> PublishedPoints:
+    points = published_points("gpt-oss-120b", gpu)
+    assert points is not None
+    return points
 
 
 def tuning_values(name: str) -> Any:
