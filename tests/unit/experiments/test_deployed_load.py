@@ -53,14 +53,12 @@ def test_options_of_the_bench_command_reach_the_load_generator_pods(plan):
     assert request.output_tokens == str(plan.models[0].workload.output_tokens)
 
 
-def test_bench_in_the_cluster_refuses_a_load_without_an_end(plan):
-    with pytest.raises(InvalidStack, match="it would never end"):
-        load_request(plan, plan.models[0], LoadOptions(("closed:4",)), "load-x")
-
-
-def test_bench_in_the_cluster_refuses_a_trace_file_that_its_pods_lack(plan):
-    with pytest.raises(KitError, match="trace"):
-        load_request(plan, plan.models[0], LoadOptions(("trace:file.jsonl",)), "load-x")
+@pytest.mark.parametrize(
+    ("shape", "why"), [("closed:4", "it would never end"), ("trace:file.jsonl", "trace")], ids=["endless", "trace"]
+)
+def test_bench_in_the_cluster_refuses_endless_loads_and_files_that_its_pods_lack(plan, shape, why):
+    with pytest.raises((InvalidStack, KitError), match=why):
+        load_request(plan, plan.models[0], LoadOptions((shape,)), "load-x")
 
 
 @pytest.mark.parametrize("tool", ["own", "inference-perf"])

@@ -30,21 +30,18 @@ def column(table: Table, name: str) -> list[str]:
     return [row[list(table.columns).index(name)].text for row in table.cells]
 
 
-def test_the_comparison_has_a_row_for_each_deployment_and_load_level(tmp_path: Path):
+def test_each_deployment_is_compared_with_the_baseline_at_each_load_level(tmp_path: Path):
     run = filled(tmp_path)
-    (_, results), _ = comparison.tables(run, run.gather())
+    (_, results), (heading, differences) = comparison.tables(run, run.gather())
     assert column(results, "level") == ["users-c2", "users-c4"] * 2
     assert column(results, "basis") == ["calibrated"] * 4
     assert column(results, "TPSG") == ["100.0", "100.0", "50.00", "50.00"]
-
-
-def test_each_deployment_is_compared_with_the_baseline_at_the_same_load_level(tmp_path: Path):
-    run = filled(tmp_path)
-    _, (heading, differences) = comparison.tables(run, run.gather())
     assert heading == f"Against {AGGREGATED}"
     assert column(differences, "deployment") == [DISAGGREGATED] * 2
     assert column(differences, "TTFT mean") == ["-50%", "-50%"]
     assert [row[3].tone for row in differences.cells] == ["good", "good"]
+    rows = [row.model_copy(update={"subject": "decode"}) if row.tpsg == 100 else row for row in run.gather()]
+    assert len(comparison.tables(run, rows)) == 1  # single servers are not compared with whole deployments
 
 
 def test_experiment_results_of_several_seeds_are_averaged(tmp_path: Path):
@@ -53,19 +50,16 @@ def test_experiment_results_of_several_seeds_are_averaged(tmp_path: Path):
     assert column(results, "n") == ["3"] * 4
 
 
-def test_single_servers_are_not_compared_with_whole_deployments(tmp_path: Path):
-    run = filled(tmp_path)
-    rows = [row.model_copy(update={"subject": "decode"}) if row.tpsg == 100 else row for row in run.gather()]
-    assert len(comparison.tables(run, rows)) == 1
-
-
-def test_the_comparisons_page_has_the_throughput_plot_and_all_remarks(tmp_path: Path):
+def test_the_comparisons_page_has_plot_and_remarks_and_in_markdown_the_same_tables(tmp_path: Path):
     run = filled(tmp_path)
     comparison.write(run)
     page = (run.path / comparison.HTML).read_text()
     assert "Throughput per GPU against throughput per user" in page
     assert "hot" in page
     assert "Rehearsed, not measured" in page
+    text = (run.path / comparison.MARKDOWN).read_text()
+    assert "## Results" in text
+    assert f"## Against {AGGREGATED}" in text
 
 
 def test_open_loop_results_are_plotted_as_latency_against_offered_load(tmp_path: Path):
@@ -79,14 +73,6 @@ def test_results_of_a_single_load_level_are_plotted_as_distributions(tmp_path: P
     comparison.write(run)
     page = (run.path / comparison.HTML).read_text()
     assert "Distributions" in page
-
-
-def test_a_comparison_in_markdown_has_the_same_tables_as_in_html(tmp_path: Path):
-    run = filled(tmp_path)
-    comparison.write(run)
-    text = (run.path / comparison.MARKDOWN).read_text()
-    assert "## Results" in text
-    assert f"## Against {AGGREGATED}" in text
 
 
 def test_an_experiment_run_without_results_is_reported_as_such(tmp_path: Path):

@@ -31,16 +31,13 @@ def test_a_new_measurement_replaces_earlier_ones_under_the_same_conditions(tmp_p
     assert [(item.concurrency, item.output_tokens_per_s) for item in kept] == [(32.0, 100.0), (4.0, 120.0)]
 
 
-def test_the_tuner_prefers_rows_measured_on_hardware_to_rehearsed_ones(tmp_path: Path):
+def test_the_tuner_uses_rehearsed_rows_only_if_nothing_was_measured_on_hardware(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
-    records.add_rows([row(basis=Basis.MEASURED), row(concurrency=8.0), row(model="other")], file)
-    assert [item.basis for item in records.current_rows(file, "gpt-oss-120b", "MI300X")] == [Basis.MEASURED]
-
-
-def test_the_tuner_uses_rehearsed_rows_if_nothing_was_measured_on_hardware(tmp_path: Path):
-    file = tmp_path / "rows.jsonl"
-    records.add_rows([row(), row(concurrency=8.0)], file)
+    assert records.current_rows(file, "gpt-oss-120b", "MI300X") == []
+    records.add_rows([row(), row(concurrency=8.0), row(model="other")], file)
     assert len(records.current_rows(file, "gpt-oss-120b", "MI300X")) == 2
+    records.add_rows([row(basis=Basis.MEASURED)], file)
+    assert [item.basis for item in records.current_rows(file, "gpt-oss-120b", "MI300X")] == [Basis.MEASURED]
 
 
 def test_the_tuner_uses_only_rows_measured_with_the_newest_image(tmp_path: Path):
@@ -57,7 +54,3 @@ def test_the_tuner_uses_only_rows_with_the_newest_server_settings_of_each_role(t
     records.add_rows([*older, row(**prefill), row(block_size=128), row(block_size=128, concurrency=8.0)], file)
     kept = records.current_rows(file, "gpt-oss-120b", "MI300X")
     assert [(item.subject, item.block_size) for item in kept] == [("prefill", 16), ("decode", 128), ("decode", 128)]
-
-
-def test_a_stack_that_was_never_measured_has_no_rows(tmp_path: Path):
-    assert records.current_rows(records.rows_file(tmp_path, "s"), "gpt-oss-120b", "MI300X") == []

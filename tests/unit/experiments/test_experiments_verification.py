@@ -52,12 +52,9 @@ def test_an_applied_forecast_is_read_back_as_it_was_stored(tmp_path: Path):
     assert (result.forecast, result.targets) == (forecast(), "qps=2.5")
 
 
-def test_verifying_a_stack_without_an_applied_forecast_says_how_to_apply_one(tmp_path: Path):
+def test_a_missing_forecast_is_reported_with_a_remedy_and_a_damaged_file_of_them_too(tmp_path: Path):
     with pytest.raises(KitError, match="tune apply --stack s"):
         applied_forecast(applied_file(tmp_path, "s"), "s", "gpt-oss-120b")
-
-
-def test_a_damaged_file_of_forecasts_is_reported_without_a_traceback(tmp_path: Path):
     file = tmp_path / "applied.json"
     file.write_text('{"gpt-oss-120b": {}}')
     with pytest.raises(KitError, match="not as it was written"):

@@ -33,11 +33,14 @@ def test_files_written_to_a_bucket_are_listed_over_several_pages_and_read_back(s
     assert {name: mine.read(name) for name in files} == files
 
 
-def test_a_buckets_other_prefixes_and_folders_of_similar_name_are_not_listed(service):
+def test_other_prefixes_similar_names_and_objects_that_mark_folders_are_not_listed(service):
     store(service, "other").write("dev/x", b"")
     mine = store(service)
     mine.write("dev2/x", b"")
     assert mine.names("dev") == []
+    mine.write("dev/run/rows.jsonl", b"x")
+    service.files |= {"team a/dev/": b"", "team a/dev/run/": b""}
+    assert mine.names("dev") == ["dev/run/rows.jsonl"]
 
 
 def test_a_wrong_access_key_is_refused_with_what_to_check(service):
@@ -46,14 +49,11 @@ def test_a_wrong_access_key_is_refused_with_what_to_check(service):
     assert "keys, and this machine's clock" in caught.value.remedy
 
 
-def test_a_busy_object_storage_is_an_error_with_its_message(service):
+def test_a_missing_object_and_a_busy_object_storage_are_errors_with_the_message(service):
+    with pytest.raises(KitError, match=r"404 Not Found.*NoSuchKey"):
+        store(service).read("x")
     service.status = 503
     with pytest.raises(KitError, match=r"s3://results/team a/x: .*503 Service Unavailable.*SlowDown"):
-        store(service).read("x")
-
-
-def test_a_missing_object_is_an_error(service):
-    with pytest.raises(KitError, match=r"404 Not Found.*NoSuchKey"):
         store(service).read("x")
 
 
@@ -75,13 +75,6 @@ def test_a_bucket_with_too_many_files_is_refused(service, monkeypatch):
         mine.names("")
 
 
-def test_empty_objects_that_mark_folders_in_a_bucket_are_not_listed_as_files(service):
-    mine = store(service)
-    mine.write("dev/run/rows.jsonl", b"x")
-    service.files |= {"team a/dev/": b"", "team a/dev/run/": b""}
-    assert mine.names("dev") == ["dev/run/rows.jsonl"]
-
-
 def test_an_unreachable_object_storage_is_an_error(service):
     mine = store(service)
     service.server_close()
@@ -89,13 +82,10 @@ def test_an_unreachable_object_storage_is_an_error(service):
         mine.names("")
 
 
-def test_missing_settings_of_a_bucket_are_named():
+def test_missing_settings_of_a_bucket_are_named_and_keys_sent_only_over_tls():
     with pytest.raises(KitError) as caught:
         s3_store("s3://results", {"AWS_REGION": "x"})
     assert caught.value.remedy == "Set AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY."
-
-
-def test_access_keys_are_sent_only_over_tls():
     environment = dict.fromkeys(("AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "x")
     with pytest.raises(KitError, match="no https address"):
         s3_store("s3://results", {**environment, "AWS_ENDPOINT_URL_S3": "http://storage.example"})

@@ -15,7 +15,9 @@ def filter_config(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("key_set", "uri"), [('{"keys": []}', None), (None, f"{ISSUER}/jwks.json")])
-def test_every_path_needs_a_token_for_an_audience_that_expires(key_set: str | None, uri: str | None):
+def test_every_path_needs_a_token_that_expires_for_an_audience_and_names_its_client(
+    key_set: str | None, uri: str | None
+):
     config = filter_config(authentication.tokens(ISSUER, AUDIENCES, key_set, uri))
     assert config["rules"] == [{"match": {"prefix": "/"}, "requires": {"provider_name": "issuer"}}]
     provider = config["providers"]["issuer"]
@@ -25,10 +27,6 @@ def test_every_path_needs_a_token_for_an_audience_that_expires(key_set: str | No
         assert provider["local_jwks"] == {"inline_string": key_set}
     else:
         assert provider["remote_jwks"]["http_uri"]["uri"] == uri
-
-
-def test_the_subject_of_a_token_names_its_client():
-    provider = filter_config(authentication.tokens(ISSUER, AUDIENCES, "{}"))["providers"]["issuer"]
     assert provider["claim_to_headers"] == [
         {"header_name": authentication.CLIENT_HEADER, "claim_name": "sub"},
     ]

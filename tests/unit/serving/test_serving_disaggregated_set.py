@@ -38,13 +38,29 @@ def missing(*sets: dict[str, Any]) -> list[str]:
     return [*program.lacks([*sets], NEW, SERVERS)]
 
 
-def test_servers_of_the_last_update_are_all_there_when_ready():
-    assert missing(*READY) == []
+WITHOUT_STATUS = {name: value for name, value in READY[1].items() if name != "status"}
 
 
-def test_a_role_without_a_set_of_the_update_is_waited_for():
-    assert missing(made("decode", NEW, 1, 1)) == ["no set of prefill servers of this update"]
-    assert missing() == [f"no set of {role} servers of this update" for role in SERVERS]
+@pytest.mark.parametrize(
+    ("sets", "lacking"),
+    [
+        pytest.param(READY, [], id="all ready"),
+        pytest.param([], [f"no set of {role} servers of this update" for role in SERVERS], id="no set"),
+        pytest.param(READY[1:], ["no set of prefill servers of this update"], id="no set of a role"),
+        pytest.param([made("prefill", NEW, 3, 3), READY[1]], ["3 of 2 prefill servers are ready"], id="too many"),
+        pytest.param([READY[0], WITHOUT_STATUS], ["0 of 1 decode servers are ready"], id="no status"),
+        pytest.param([*READY, made("prefill", OLD, 0, 0)], [], id="old ones are gone"),
+        pytest.param(
+            [*READY, made("prefill", OLD, 0, 0, present=1)],
+            ["unit-01234567-prefill of before still has 1"],
+            id="old ones still end",
+        ),
+    ],
+)
+def test_the_last_update_is_waited_for_until_its_servers_alone_are_there_and_ready(
+    sets: list[dict[str, Any]], lacking: list[str]
+):
+    assert missing(*sets) == lacking
 
 
 def test_ready_servers_of_before_do_not_count_as_those_of_the_update():
@@ -56,22 +72,6 @@ def test_ready_servers_of_before_do_not_count_as_those_of_the_update():
         "unit-01234567-prefill of before still has 2",
         "unit-01234567-decode of before still has 1",
     ]
-
-
-def test_old_servers_that_still_end_are_waited_for():
-    ending = made("prefill", OLD, 0, 0, present=1)
-    assert missing(*READY, ending) == ["unit-01234567-prefill of before still has 1"]
-    assert missing(*READY, made("prefill", OLD, 0, 0)) == []
-
-
-def test_servers_that_are_too_many_are_waited_for_until_they_are_gone():
-    assert missing(made("prefill", NEW, 3, 3), READY[1]) == ["3 of 2 prefill servers are ready"]
-
-
-def test_a_set_without_a_status_has_no_ready_servers():
-    new = made("decode", NEW, 1, 1)
-    del new["status"]
-    assert missing(READY[0], new) == ["0 of 1 decode servers are ready"]
 
 
 @pytest.fixture

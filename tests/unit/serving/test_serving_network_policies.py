@@ -19,7 +19,7 @@ def selectors(matches):
     return [peer["podSelector"] for peer in matches if "podSelector" in peer]
 
 
-def test_servers_admit_their_router_benchmarks_monitoring_and_the_api_server():
+def test_servers_admit_their_router_benchmarks_monitoring_and_the_api_server_only():
     (matches,) = peers(rules("aggregated"), VLLM)
     assert {"podSelector": {"matchLabels": labels.router_selector("u")}} in matches
     assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in matches
@@ -27,9 +27,6 @@ def test_servers_admit_their_router_benchmarks_monitoring_and_the_api_server():
     measuring = [item["matchExpressions"][0]["key"] for item in selectors(matches) if "matchExpressions" in item]
     assert measuring == ["llmd-oke/smoke", "llmd-oke/part-of-job"]
     assert len(matches) == 5
-
-
-def test_the_kits_part_of_label_alone_does_not_admit_a_pod_to_servers():
     assert {"matchLabels": {"app.kubernetes.io/part-of": "llmd-oke"}} not in [
         item for matches in peers(rules(), VLLM) for item in matches
     ]

@@ -89,12 +89,9 @@ def test_servers_with_the_settings_of_the_measurement_have_no_reported_differenc
     assert list(differences(same, same)) == []
 
 
-def test_latency_figures_without_recorded_server_settings_are_reported_as_such():
+def test_latency_figures_without_settings_or_with_an_image_alone_are_reported():
     (told,) = differences(None, Conditions(image="two"))
     assert "is not told" in told
-
-
-def test_latency_figures_of_which_only_the_vllm_image_is_known_are_reported_as_such():
     told = list(differences(Conditions(image="one"), Conditions(image="two", block_size=128)))
     assert told[0] == "image two, measured one: effect unknown"
     assert told[1:] == [

@@ -71,13 +71,6 @@ def test_a_rehearsal_with_bounds_for_latencies_is_not_compared_with_measurements
     assert case.rehearsed is None
 
 
-def test_a_measurement_too_long_to_simulate_is_left_out():
-    """A part of it is another load: under overload queues grow as long as it lasts."""
-    result = held(measured(requests=60_000))
-    assert result.cases == ()
-    assert "60,000 requests would have to be simulated, at most 20,000 are" in str(result.omitted[0])
-
-
 def test_measurements_used_in_the_fit_are_also_predicted_by_a_fit_without_them():
     rows = [measured(concurrency=level, output_tokens_per_s=60.0 * level) for level in (4, 16, 64, 128, 256)]
     standings = [case.standing for case in held(*rows, fitted=tuple(rows)).cases]
@@ -103,6 +96,8 @@ def test_requests_that_queued_in_a_measurement_queue_in_its_simulation():
         ({"basis": Basis.BOUND}, "a bound is no measurement"),
         ({"arrival": "trace"}, "trace"),
         ({"input_tokens": 1e8}, "doesn't fit its KV cache"),
+        # A part of it is another load: under overload queues grow as long as it lasts.
+        ({"requests": 60_000}, "60,000 requests would have to be simulated, at most 20,000 are"),
     ],
 )
 def test_measurements_left_out_of_a_fidelity_report_have_a_reason(changes, why):

@@ -52,7 +52,7 @@ def test_a_traces_lengths_and_rate_are_read(tmp_path, suffix):
     assert load.requests_per_s == pytest.approx(4)
 
 
-def test_malformed_lines_of_a_trace_are_listed_by_number(tmp_path):
+def test_malformed_lines_of_a_trace_are_listed_by_number_and_an_empty_one_refused(tmp_path):
     path = tmp_path / "trace.jsonl"
     lines = ['{"input_tokens": 5, "output_tokens": 5}', "nonsense", "", '{"input_tokens": 5}']
     path.write_text("\n".join([*lines, '{"input_tokens": 0, "output_tokens": 1}']))
@@ -61,9 +61,6 @@ def test_malformed_lines_of_a_trace_are_listed_by_number(tmp_path):
     lines = refused.value.message.splitlines()
     assert [line.split(": ")[0] for line in lines] == [f"{path}:2", f"{path}:4", f"{path}:5"]
     assert "there is no output_tokens" in lines[1]
-
-
-def test_an_empty_trace_is_refused(tmp_path):
     (tmp_path / "trace.csv").write_text("input_tokens,output_tokens\n")
     with pytest.raises(KitError, match="no requests"):
         read_trace(tmp_path / "trace.csv")
