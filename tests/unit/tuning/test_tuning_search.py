@@ -121,6 +121,14 @@ def test_the_best_deployment_meets_all_targets_at_the_load_and_one_exactly_at_mo
     assert best.gpus <= 16
 
 
+@pytest.mark.parametrize("targets", ["ttft=2000,itl=25,qps=15", "ttft=2000,itl=25", "itl=1,qps=45"])
+def test_the_best_deployment_is_the_first_feasible_one_or_that_with_a_lowest_latency(targets):
+    asked = question(targets, gpus=8)
+    feasible = list(search(asked).feasible())
+    assert search(asked).best() == next(iter(feasible), None)
+    assert search(asked).best("ttft_s") == min(feasible, key=lambda item: item.ttft_s, default=None)
+
+
 def test_without_a_requested_load_deployments_are_ranked_by_capacity():
     result = list(search(question("ttft=2000,itl=25")).deployments(20))
     capacities = [round(item.capacity_per_s, 3) for item in result]
