@@ -98,12 +98,9 @@ def test_a_tls_listener_without_host_name_is_refused(monkeypatch: pytest.MonkeyP
     assert "router.route.hosts" in str(told.value.remedy)
 
 
-def test_a_gateway_address_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch):
+def test_a_model_behind_no_gateway_or_one_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster_access, "is_reachable", lambda *_: False)
     with pytest.raises(KitError, match=r"can't be reached at 203\.0\.113\.7:80"):
         way(monkeypatch, deployed())
-
-
-def test_a_model_that_is_not_behind_a_gateway_is_refused(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(KitError, match="behind no Gateway"):
         way(monkeypatch, plan())

@@ -306,10 +306,12 @@ def test_without_a_forecast_tune_watch_assumes_the_stack_files_lengths_and_targe
     assert "no forecast was applied" in result.source
 
 
-def test_a_forecast_of_another_deployment_is_ignored_with_the_reason(tmp_path: Path):
+def test_forecasts_of_another_deployment_or_without_settings_are_reported_as_such(tmp_path: Path):
     result = rests_on(tmp_path, applied(topology="agg-tp2-1r"))
     assert names(result, "forecast") == set()
     assert "the forecast of 2026-03-01T00:00:00+00:00 is of 1 x agg-tp2-1r" in result.source
+    (told,) = rests_on(tmp_path, applied()).conditions
+    assert told.startswith("conditions unknown: what the forecast of 2026-03-01")
 
 
 def test_remote_prefill_is_assumed_only_for_disaggregated_models(tmp_path: Path):
@@ -324,8 +326,3 @@ def test_server_settings_that_changed_since_the_forecast_are_reported(tmp_path: 
     assert {"block size 32", "router profile prefix"} < told
     assert not any("quick reduce" in text for text in result.conditions)
     assert result.conditions[-1].endswith("the forecast of 2026-03-01T00:00:00+00:00 was made for token-load")
-
-
-def test_a_forecast_without_recorded_settings_is_reported_as_such(tmp_path: Path):
-    (told,) = rests_on(tmp_path, applied()).conditions
-    assert told.startswith("conditions unknown: what the forecast of 2026-03-01")

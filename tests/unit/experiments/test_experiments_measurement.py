@@ -136,6 +136,11 @@ def closed_stage(*, steady_state: bool) -> recipes.RecipeStage:
     return recipes.stages(one, one.deployments[0])[0]
 
 
+def open_stage() -> recipes.RecipeStage:
+    one = recipe(loads=[OPEN])
+    return recipes.stages(one, one.deployments[0])[0]
+
+
 TWO_USERS = [request(0, 0.0), request(1, 0.5), request(2, 1.0), request(3, 1.5), request(4, 2.0, 3.0)]
 """From second 0.5 to 2.5 both are busy; then one of them waits for a long answer."""
 
@@ -166,15 +171,12 @@ def test_a_load_stage_whose_users_were_never_all_busy_is_measured_as_a_whole():
 
 
 def test_a_growing_queue_lowers_the_answered_request_rate_and_last_answers_do_not():
-    one = recipe(loads=[OPEN])
-    stage = recipes.stages(one, one.deployments[0])[0]
+    stage = open_stage()
     steady = measured(stage, [request(i, i / 2, 3.0) for i in range(8)])
     assert answered_per_s(steady) == pytest.approx(2.0)
     assert answered_per_s(measured(stage, [request(i, i / 2, 1.0 + i) for i in range(8)])) < 1.6
 
 
 def test_the_arrival_rate_of_a_load_stage_is_computed_from_its_actual_arrivals():
-    one = recipe(loads=[OPEN])
-    stage = recipes.stages(one, one.deployments[0])[0]
     came = [replace(request(i, i / 1.6), due_s=i / 1.6) for i in range(8)]
-    assert came_per_s(measured(stage, came)) == pytest.approx(1.6)
+    assert came_per_s(measured(open_stage(), came)) == pytest.approx(1.6)

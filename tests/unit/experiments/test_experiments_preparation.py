@@ -100,12 +100,9 @@ def test_an_open_loop_takes_its_duration_for_each_rate_after_a_measured_deployme
     assert (only.deploy.seconds, only.deploy.basis) == (77.0, "measured")
 
 
-def test_an_experiments_price_is_that_of_all_its_gpus_for_its_whole_duration(tmp_path: Path):
+def test_experiments_cost_their_gpus_for_their_time_and_rehearsed_ones_only_time(tmp_path: Path):
     forecast = forecast_of(made := experiment(tmp_path, RunOptions(gpus=4)), names(made), {})
     assert forecast.price_usd == pytest.approx(4 * forecast.seconds / 3600 * 6.0)
-
-
-def test_the_forecast_duration_of_a_rehearsed_experiment_grows_with_its_time_scale(tmp_path: Path):
     quick = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True, time_scale=1.0))
     slow = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True, time_scale=10.0))
     ratio = [forecast_of(item, names(item), {}).rounds[0].bench.seconds for item in (slow, quick)]

@@ -40,13 +40,10 @@ def test_a_comparison_of_single_runs_has_no_confidence_interval_and_says_so():
     assert any("single run" in note for note in compared.notes)
 
 
-def test_a_change_within_the_variation_of_repeated_runs_has_the_verdict_unclear():
+def test_a_change_within_the_variation_of_repeated_runs_is_unclear_and_beyond_worse():
     a = [row(ttft=ttft) for ttft in (400.0, 500.0, 600.0)]
     b = [row(ttft=ttft) for ttft in (420.0, 510.0, 620.0)]
     assert change(a, b).verdict == "unclear"
-
-
-def test_a_ttft_increase_beyond_the_variation_of_repeated_runs_is_worse():
     a = [row(ttft=ttft) for ttft in (500.0, 505.0, 495.0)]
     b = [row(ttft=ttft) for ttft in (600.0, 606.0, 594.0)]
     result = change(a, b)

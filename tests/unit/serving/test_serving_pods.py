@@ -246,23 +246,20 @@ def protecting():
 POOLED: UnitArgs = {**ARGS, "inference_pool": "u"}
 
 
-def test_routing_sidecars_accept_only_prefill_servers_of_their_inference_pool():
+def test_routing_sidecars_accept_only_prefill_servers_of_their_pool_if_they_can():
     pod = units.pod_spec(spec(release=protecting()), POOLED)
     (sidecar,) = pod["initContainers"]
     assert {"--enable-ssrf-protection", "--inference-pool=llm-d/u"} <= set(sidecar["args"])
     assert pod["automountServiceAccountToken"] is False
     mounted = [c["name"] for c in (sidecar, *pod["containers"]) for m in c["volumeMounts"] if m["name"] == "api-access"]
     assert mounted == ["routing-proxy"]
+    assert "ssrf" not in str(units.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
 
 
 @pytest.mark.parametrize(("role", "args"), [("decode", ARGS), ("prefill", POOLED)])
 def test_pods_whose_sidecar_does_not_read_the_api_server_get_no_token_for_it(role, args):
     pod = units.pod_spec(spec(role, release=protecting()), args)
     assert "api-access" not in str(pod)
-
-
-def test_in_llm_d_0_6_0_the_routing_sidecar_does_not_restrict_prefill_servers():
-    assert "ssrf" not in str(units.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
 
 
 def test_the_routing_sidecar_may_only_read_its_inference_pool_and_pods():

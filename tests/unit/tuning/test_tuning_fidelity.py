@@ -43,10 +43,12 @@ def test_a_fidelity_case_has_the_relative_error_of_simulated_to_measured_through
     )
 
 
-def test_a_rehearsal_of_the_same_load_is_shown_beside_its_measurement():
+def test_a_rehearsal_of_the_same_load_is_shown_beside_its_measurement_but_no_bound():
     rehearsed = measured(basis=Basis.CALIBRATED, image="vllm:9", output_tokens_per_s=4400.0)
     (case,) = held(measured(), rehearsed=[rehearsed]).cases
     assert [item.error for item in case.rehearsed_figures] == pytest.approx([0.1, 0.1, 0.1])
+    (case,) = held(measured(), rehearsed=[measured(basis=Basis.BOUND)]).cases
+    assert case.rehearsed is None
 
 
 def test_a_rehearsal_without_a_measurement_of_its_load_is_a_separate_case():
@@ -64,11 +66,6 @@ def test_rehearsals_of_another_model_or_with_bounds_are_left_out_with_a_reason(c
     result = held(rehearsed=[measured(**{"basis": Basis.CALIBRATED, **changes})])
     assert result.cases == ()
     assert why in str(result.omitted[0])
-
-
-def test_a_rehearsal_with_bounds_for_latencies_is_not_compared_with_measurements():
-    (case,) = held(measured(), rehearsed=[measured(basis=Basis.BOUND)]).cases
-    assert case.rehearsed is None
 
 
 def test_measurements_used_in_the_fit_are_also_predicted_by_a_fit_without_them():

@@ -120,16 +120,13 @@ def test_the_error_of_a_simulated_figure_is_its_distance_to_the_published_range(
     assert ClaimSimulation("x", "blog", "1 TPSU", (None, 1.0), None, Basis.CALIBRATED).error is None
 
 
-def test_a_fidelity_report_in_json_has_means_of_groups_and_every_point():
+def test_fidelity_json_has_means_of_groups_and_every_point_with_its_basis():
     result = fidelity_report.as_json(REPORT)
     assert result["groups"][0]["metrics"][1]["metric"] == "tpsg"
     assert result["groups"][0]["metrics"][1]["mean_absolute_error"] == pytest.approx(0.175)
     assert result["groups"][2]["metrics"][1]["mean_absolute_error"] is None
     assert len(result["points"]) == 4 * 3
     assert result["omitted"] == ["runs.jsonl:7: odd"]
-
-
-def test_fidelity_json_lines_state_the_basis_of_measurement_and_simulation():
     first = json.loads(fidelity_report.json_lines(REPORT).splitlines()[0])
     assert (first["reference_basis"], first["simulated_basis"]) == ("measured", "calibrated")
     assert (first["error"], first["rehearsed_error"]) == (pytest.approx(0.1), pytest.approx(-0.05))

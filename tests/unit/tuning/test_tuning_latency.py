@@ -94,15 +94,12 @@ def test_llama_70b_decode_at_tp8_is_within_3_percent_of_published_on_average():
     assert sum(errors) / len(errors) < 0.03
 
 
-def test_llama_70b_latencies_are_in_published_ranges(llama):
+def test_llama_70b_latencies_are_in_published_ranges_also_with_two_gpus(llama):
     """Prefill of 4096 tokens takes 0.5 to 0.7 s at TP1; TP2 decodes in the published band of 23 to 50 tokens/s/user."""
     assert 0.5 < llama.prefill_s(4096) < 0.7
     assert 1 / 50 < llama.decode_step_s(24, 4224, 2) < 1 / 23
     assert 0.02 < llama.decode_step_s(1, 128, 1) < 0.04
-
-
-def test_tensor_parallelism_of_two_speeds_up_llama_prefill_by_less_than_a_quarter(llama):
-    """One link between two GPUs: TP2 gives far less than twice the rate of TP1."""
+    # One link between two GPUs: TP2 gives far less than twice the rate of TP1.
     assert llama.prefill_s(4096, 0, 2) > 0.8 * llama.prefill_s(4096, 0, 1)
 
 

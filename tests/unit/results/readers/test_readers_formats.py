@@ -25,10 +25,6 @@ def test_a_run_stored_as_rows_and_as_a_report_is_read_once(tmp_path):
     assert read(tmp_path).rows == (row(),)
 
 
-def test_a_folder_without_results_is_rejected_with_that_reason(tmp_path):
-    assert read(tmp_path).rejected[0].why == "holds no results"
-
-
 @pytest.mark.parametrize(
     ("name", "text", "why", "line"),
     [
@@ -47,9 +43,10 @@ def test_an_unreadable_result_is_reported_with_reason_and_file(tmp_path, name, t
     assert (rejected.file, rejected.line) == (str(path), line)
 
 
-def test_reading_a_missing_result_file_is_an_error(tmp_path):
+def test_a_missing_result_file_is_an_error_and_a_folder_without_results_rejected(tmp_path):
     with pytest.raises(KitError, match="No such file"):
         read(tmp_path / "none.json")
+    assert read(tmp_path).rejected[0].why == "holds no results"
 
 
 def test_a_result_is_rejected_if_the_topology_given_as_a_hint_is_invalid(tmp_path):

@@ -69,9 +69,10 @@ def test_bursty_arrivals_of_vllm_bench_do_not_count_as_poisson(tmp_path):
     assert "how requests arrive" in result.rejected[0].why
 
 
-def test_uncompleted_requests_in_a_vllm_bench_result_count_as_failed(tmp_path):
+def test_uncompleted_requests_in_a_vllm_result_count_as_failed_and_all_reject_it(tmp_path):
     (row,) = read_one(tmp_path, completed=190).rows
     assert (row.requests, row.failures) == (200, 10)
+    assert read_one(tmp_path, completed=0).rejected[0].why == "no request was answered"
 
 
 def test_hints_give_the_server_role_of_a_vllm_result_that_has_no_metadata_of_it(tmp_path):
@@ -91,7 +92,3 @@ def test_vllm_results_appended_to_one_file_are_read_by_line_and_bad_lines_named(
         (2, "is no JSON object"),
         (3, "duration is 'long', no number"),
     ]
-
-
-def test_a_vllm_result_without_any_answered_request_is_rejected(tmp_path):
-    assert read_one(tmp_path, completed=0).rejected[0].why == "no request was answered"
