@@ -66,12 +66,9 @@ def test_the_gateway_is_called_with_the_routes_host_and_headers(monkeypatch: pyt
     assert dict(found.headers) == {"host": "gpt.example.com", "X-Model": "gpt", "authorization": "Bearer t"}
 
 
-def test_a_tls_listener_is_called_by_its_certificates_host_name(monkeypatch: pytest.MonkeyPatch):
+def test_a_gateways_url_has_its_certificates_host_or_its_address_and_port(monkeypatch: pytest.MonkeyPatch):
     found = way(monkeypatch, deployed(listener="secure"), HTTP, {**HTTPS, "hostname": "llm.example.com"})
     assert (found.url, dict(found.headers)) == ("https://llm.example.com", {})
-
-
-def test_a_port_other_than_80_and_an_ipv6_address_are_in_the_gateways_url(monkeypatch: pytest.MonkeyPatch):
     found = way(monkeypatch, deployed(), {**HTTP, "port": 8080}, addresses=({"value": "2001:db8::7"},))
     assert found.url == "http://[2001:db8::7]:8080"
 

@@ -201,12 +201,9 @@ def test_rows_and_requests_of_each_load_stage_are_stored(tmp_path: Path):
     assert [number for number, _ in read_lines((tmp_path / "requests.jsonl").read_text().splitlines())] == [0, 1]
 
 
-def test_files_of_inference_perf_keep_their_relative_paths(tmp_path: Path):
+def test_files_of_inference_perf_keep_their_paths_and_unreadable_ones_are_reported(tmp_path: Path):
     kept(tmp_path, a__log="one", b__log="two")
     assert [(tmp_path / "inference-perf" / name / "log").read_text() for name in "ab"] == ["one", "two"]
-
-
-def test_an_unreadable_results_file_of_another_load_tool_is_reported(tmp_path: Path):
     (rejected,) = kept(tmp_path, **{"stage_0_lifecycle_metrics.json": BROKEN}).found.rejected
     assert rejected.file.endswith("stage_0_lifecycle_metrics.json")
 

@@ -112,20 +112,19 @@ def send(cluster: Any):
         return sent
 
 
-def test_a_failed_load_generator_pod_does_not_invalidate_other_pods_results():
+def test_a_failed_or_lost_load_generator_pod_is_reported_beside_other_pods_results():
     cluster = Cluster([0, 2], [], "Failed")
     cluster.later = [pod(1, "Failed", "OOMKilled")]
     sent = send(cluster)
     assert (len(sent.pods), sent.missing) == (2, {1: "OOMKilled, exit code 1"})
-
-
-def test_a_load_generator_pod_that_was_lost_with_its_node_is_reported():
     assert send(Cluster([0, 1], [pod(0, "Succeeded")], "Failed")).missing == {2: "it is gone"}
 
 
-def test_a_load_generator_job_without_any_result_is_an_error_with_its_failure():
+def test_a_failed_or_interrupted_load_generator_job_without_any_result_is_an_error():
     with pytest.raises(KitError, match="1 failed index"):
         send(Cluster([], [], "Failed"))
+    with pytest.raises(KeyboardInterrupt):
+        send(Cluster([], [], KeyboardInterrupt()))
 
 
 def test_on_interrupt_load_generator_pods_publish_what_they_have_measured():
@@ -133,11 +132,6 @@ def test_on_interrupt_load_generator_pods_publish_what_they_have_measured():
     cluster.later = [pod(index, "Running") for index in range(3)]
     sent = send(cluster)
     assert (len(sent.pods), sent.interrupted, cluster.suspended) == (3, True, True)
-
-
-def test_an_interrupt_before_load_generator_pods_measured_anything_gives_no_result():
-    with pytest.raises(KeyboardInterrupt):
-        send(Cluster([], [], KeyboardInterrupt()))
 
 
 def test_a_load_generator_pods_result_that_lacks_a_configmap_counts_as_missing():
@@ -186,14 +180,11 @@ def test_the_wait_for_load_generator_pods_ends_if_one_fails_before_it_is_ready()
         send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
 
 
-def test_the_configmap_that_starts_load_generator_pods_contains_no_clock_time():
+def test_a_load_starts_by_a_configmap_without_a_time_and_its_job_is_deleted_last():
     cluster = Cluster([0, 1, 2], [], "Complete")
     send(cluster)
     (start,) = cluster.made
     assert (start.metadata.name, start.data) == (REQUEST.start_name, None)
-
-
-def test_a_load_generator_job_is_deleted_only_after_its_result_was_stored():
     cluster = Cluster([0, 1, 2], [], "Complete")
     with Pods(cast("Any", cluster), SilentProgress()).send(PLACE, REQUEST) as sent:
         assert (len(sent.pods), cluster.deleted) == (3, False)

@@ -126,11 +126,8 @@ def test_a_smoke_jobs_termination_message_that_is_no_json_is_shown_unchanged(mon
     assert (outcome.failed, str(outcome.table)) == (("no measurement",), "Traceback: x")
 
 
-def test_fetching_the_result_of_a_running_smoke_job_is_an_error(monkeypatch, plan, tmp_path):
+def test_a_smoke_job_that_is_running_or_not_there_is_an_error_that_says_so(monkeypatch, plan, tmp_path):
     with pytest.raises(KitError, match="still running"):
         fetched(monkeypatch, plan, FakeClient([job(ended=None)]), tmp_path)
-
-
-def test_a_stack_without_a_smoke_job_says_how_to_enable_it(monkeypatch, plan, tmp_path):
     with pytest.raises(KitError, match=r"smoke\.where: cluster"):
         fetched(monkeypatch, plan, FakeClient(), tmp_path)

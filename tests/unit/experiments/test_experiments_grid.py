@@ -114,13 +114,10 @@ def test_servers_are_measured_with_block_size_and_attention_backend_of_kv_transf
     assert handing_over(config.Engine(), release, latent).argument("--attention-backend") == (0, "ROCM_AITER_MLA")
 
 
-def test_the_largest_measured_decode_concurrency_is_the_servers_max_num_seqs():
+def test_decode_is_measured_up_to_the_servers_max_num_seqs_or_kv_cache():
     result = recipe(max_num_seqs=64)
     assert levels(result, "agg-tp1-1r-decode") == (4, 16, 64)
     assert {item.engine.max_num_seqs for item in result.deployments} == {64}
-
-
-def test_no_decode_measurement_has_more_requests_than_the_kv_cache_holds():
     result = recipe(model="llama-3.3-70b-instruct-fp8-dynamic")
     assert max(levels(result, "agg-tp1-1r-decode")) == 81
     assert max(levels(result, "agg-tp8-1r-decode")) == 256
@@ -143,11 +140,8 @@ def test_a_measurement_recipe_is_read_back_equal_from_its_yaml_text():
     assert recipe_problems(result) == []
 
 
-def test_server_sizes_that_cannot_be_measured_are_refused_with_possible_ones():
+def test_server_sizes_and_prompt_lengths_that_cannot_be_measured_are_refused():
     with pytest.raises(KitError, match=r"tp3, tp8 can't be measured.*\n.*Possible: tp1, tp1dp2, tp1dp2ep, tp2"):
         recipe(sizes=(1, 3, 8), gpus=4)
-
-
-def test_prompt_lengths_that_no_server_has_room_for_are_refused():
     with pytest.raises(KitError, match="No server"):
         recipe(workload="90000000/10")

@@ -36,8 +36,9 @@ def test_an_svg_refers_to_no_other_file_and_inherits_the_text_colour_of_its_page
     assert INK not in svg
 
 
-def test_the_legend_of_each_chart_series_states_the_basis_of_its_figures():
+def test_the_legend_of_a_chart_has_the_basis_of_each_series_and_the_box_of_targets():
     assert {"8p-tp1-4d-tp2 (measured)", "memory (bound)"} <= set(texts(scatter([MEASURED, BOUND])))
+    assert "SLO" in texts(scatter([MEASURED], box=Box(x_min=25, y_min=300, label="SLO")))
 
 
 def test_names_in_charts_are_escaped_and_never_parsed_as_formulas():
@@ -47,13 +48,10 @@ def test_names_in_charts_are_escaped_and_never_parsed_as_formulas():
     assert "T & <U>" in shown
 
 
-def test_with_a_pareto_frontier_only_the_points_on_it_are_labelled():
+def test_only_points_on_a_pareto_frontier_are_labelled_and_no_bounds_are_on_it():
     shown = texts(scatter([MEASURED], frontier=True))
     assert {"C=64", "C=32", "Pareto frontier (measured)"} <= set(shown)
     assert "C=8" not in shown
-
-
-def test_a_pareto_frontier_in_a_chart_contains_no_bounds():
     assert "Pareto frontier (bound)" not in texts(scatter([MEASURED, BOUND], frontier=True))
     assert not [text for text in texts(scatter([BOUND], frontier=True)) if "frontier" in text]
 
@@ -62,10 +60,6 @@ def test_a_chart_omits_point_labels_that_would_overlap():
     crowd = ChartSeries("crowd", [ChartPoint(1, 1, f"C={index}") for index in range(50)], Basis.MEASURED)
     labels = [text for text in texts(scatter([crowd])) if text.startswith("C=")]
     assert 0 < len(labels) < 10
-
-
-def test_a_charts_box_of_latency_and_throughput_targets_is_in_the_legend():
-    assert "SLO" in texts(scatter([MEASURED], box=Box(x_min=25, y_min=300, label="SLO")))
 
 
 def test_an_empty_chart_says_that_it_has_no_data():

@@ -61,13 +61,10 @@ def test_a_comparison_in_markdown_has_a_table_for_each_load(both):
     assert "measured" in text
 
 
-def test_a_significant_improvement_has_the_verdict_better_and_an_interval(both):
+def test_a_compared_line_has_a_verdict_and_an_interval_unless_of_a_single_run(both):
     (line,) = [line for line in lines(compare(both[0].side, both[1].side).loads[0]) if line.metric == "TTFT p95 (ms)"]
     assert line.verdict == "better"
     assert line.interval.startswith("-2")
-
-
-def test_a_compared_line_of_a_single_run_says_that_it_has_no_confidence_interval():
     a, b = loaded("a", AGG, (500.0,)), loaded("b", AGG, (400.0,))
     assert {line.interval for line in lines(compare(a.side, b.side).loads[0])} == {"none: one run"}
 

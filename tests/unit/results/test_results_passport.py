@@ -86,13 +86,10 @@ def test_a_deployments_passport_lists_overrides_and_own_catalogue_files_with_dig
     assert "| of the project's own | `values/models/mine.yaml` (0123456789ab) |" in text
 
 
-def test_a_deployments_passport_marks_unknown_facts_as_unknown():
+def test_a_deployments_passport_marks_unknown_facts_and_a_failed_benchmark():
     text = markdown(passport(remote_prefill=None, accuracy=None, cold_start=None))
     assert "not evaluated in this configuration" in text
     assert "| cold start | not seen: the servers did not start together |" in text
-
-
-def test_a_deployments_passport_highlights_a_failed_benchmark():
     text = markdown(passport(smoke_passed=False, checks=[{**CHECK, "passed": False, "value": None}]))
     assert "**failed**" in text
     assert "| failures | unknown | at most 0 | no |" in text

@@ -46,7 +46,7 @@ def test_image_pulls_use_no_gpu_and_reach_every_node_of_the_shape():
     assert spec["tolerations"][0]["key"] == "amd.com/gpu"
 
 
-def test_a_changed_image_is_pulled_on_all_nodes_at_once():
+def test_a_changed_image_is_pulled_on_all_nodes_at_once_and_no_resource_waits():
     old, new = daemon_set(OLD), daemon_set(NEW)
     assert old["spec"]["selector"] == new["spec"]["selector"]
     assert new["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "100%"}
@@ -55,9 +55,6 @@ def test_a_changed_image_is_pulled_on_all_nodes_at_once():
     assert job(NEW)["metadata"]["name"] != job(OLD)["metadata"]["name"]
     (container,) = job(NEW)["spec"]["template"]["spec"]["containers"]
     assert f"--selector={image_pull.IMAGE}={label}" in container["args"]
-
-
-def test_no_resource_waits_for_the_daemonset_of_the_image_pull():
     assert daemon_set(OLD)["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
 
 

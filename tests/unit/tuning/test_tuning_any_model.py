@@ -31,14 +31,11 @@ def test_tune_rank_ranks_an_unmeasured_model_by_hardware_bounds_if_allowed(name:
     assert result["best"]["gpus"] <= 8
 
 
-def test_a_table_of_tune_rank_marks_hardware_bounds_as_no_forecasts():
-    arguments = ["rank", "--model", "qwen3-32b", "--workload", "4096/256", "--gpus", "4", "--allow-extrapolation"]
-    assert "no forecasts: bound" in CliRunner().invoke(app, arguments, env={"COLUMNS": "120"}).stdout
-
-
-def test_tune_rank_refuses_an_unmeasured_model_unless_extrapolation_is_allowed():
+def test_tune_rank_refuses_an_unmeasured_model_or_marks_its_bounds_as_no_forecasts():
     error = CliRunner().invoke(app, ["rank", "--model", "deepseek-r1", "--workload", "4096/256"]).exception
     assert "nothing was fitted" in str(error)
+    arguments = ["rank", "--model", "qwen3-32b", "--workload", "4096/256", "--gpus", "4", "--allow-extrapolation"]
+    assert "no forecasts: bound" in CliRunner().invoke(app, arguments, env={"COLUMNS": "120"}).stdout
 
 
 def test_tensor_parallel_sizes_that_would_split_quantized_blocks_are_not_ranked():

@@ -116,11 +116,8 @@ def open_loop(**changes):
     return row("end-to-end", **{**told, **load, "requests": 40, **changes})
 
 
-def test_a_single_prompts_simulated_ttft_equals_that_of_the_latency_model():
+def test_a_prompts_simulated_ttft_is_the_latency_models_less_that_of_cache_hits():
     assert simulated(prefill(), SIMULATOR).ttft_ms.mean == pytest.approx(1000 * unloaded_prefill_s(LATENCY, 4096, 2))
-
-
-def test_a_measured_prefix_cache_hit_share_shortens_the_simulated_ttft():
     whole, half = (simulated(prefill(prefix_cache_hit_share=share, requests=200), SIMULATOR) for share in (None, 0.5))
     least = LATENCY.factors.prefill_overhead_s * 1000
     assert half.ttft_ms.mean < least + 0.7 * (whole.ttft_ms.mean - least)
@@ -133,12 +130,9 @@ def test_simulations_of_decode_measurements_do_not_prefill_prompts():
     assert result.ttft_ms.mean < 1000 * LATENCY.factors.prefill_overhead_s + 20
 
 
-def test_each_run_of_a_fidelity_simulation_sends_as_many_requests_as_were_measured():
+def test_fidelity_simulations_send_and_count_the_requests_that_were_measured():
     result = simulated(open_loop(), SIMULATOR)
     assert (result.requests, result.offered_requests_per_s, result.topology) == (3 * 40, 2.0, "1p-tp1-1d-tp2")
-
-
-def test_a_row_counted_with_all_users_busy_is_compared_with_the_simulations_middle():
     result = simulated(open_loop(notes=("counted: all users busy",)), SIMULATOR)
     assert "the middle 60 % of the sending time" in result.notes
 

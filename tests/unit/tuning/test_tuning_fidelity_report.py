@@ -61,11 +61,8 @@ def test_a_fidelity_report_has_the_largest_error_and_that_of_a_rehearsal():
     assert held_out.rehearsed_mean_absolute == pytest.approx(0.05)
 
 
-def test_a_fidelity_report_lists_held_out_points_before_in_sample_ones():
+def test_a_fidelity_report_lists_held_out_points_first_and_limits_them_alone():
     assert [group.standing.title for group in REPORT.groups] == ["held out", "in sample", "another accelerator"]
-
-
-def test_only_held_out_points_can_exceed_a_fidelity_reports_limit():
     assert {group.standing for group, _ in REPORT.beyond(0.05)} == {Standing.HELD_OUT}
     assert REPORT.beyond(0.18) == []
 

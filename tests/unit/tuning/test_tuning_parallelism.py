@@ -249,14 +249,10 @@ def loaded(host_tokens: int, rate: float, host_bytes_per_s: float):
     return simulate(servers, [size], PoissonArrivals(rate), latency, duration_s=60).row.ttft_ms.mean
 
 
-def test_simulated_prompts_wait_until_kv_blocks_are_loaded_from_host_memory():
+def test_simulated_prompts_are_loaded_from_host_memory_one_after_another():
     slow = LATENCY.sizes.key_value_bytes_per_token * 2048 / 0.1  # a prompt's part takes 100 ms
     at_once, later = loaded(0, 0.5, slow), loaded(2048, 0.5, slow)
     assert later - at_once == pytest.approx(100, rel=0.1)
-
-
-def test_a_simulated_server_loads_prompts_from_host_memory_one_after_another():
-    slow = LATENCY.sizes.key_value_bytes_per_token * 2048 / 0.1
     assert loaded(2048, 8, slow) - loaded(0, 8, slow) > 120  # its link is busy 80 % of the time
 
 

@@ -91,11 +91,8 @@ def test_tabulated_queueing_times_are_within_2_percent_of_the_formulas(servers, 
     assert result == pytest.approx(mdc_wait_s(utilization * servers / 0.2, 0.2, servers), rel=0.02, abs=1e-4)
 
 
-def test_prompts_at_a_single_server_wait_as_in_an_m_d_1_queue():
+def test_prompts_at_a_single_server_wait_as_in_m_d_1_and_overloaded_for_ever():
     assert waits_s(np.array([1]), np.array([0.8]), 1.0, 0.0)[0] == pytest.approx(mdc_wait_s(0.8, 1.0, 1), rel=1e-6)
-
-
-def test_an_overloaded_queue_has_an_infinite_wait():
     assert np.isinf(waits_s(np.array([2]), np.array([1.0]), 1.0, 0.0)[0])
 
 
