@@ -154,7 +154,7 @@ def test_a_comparisons_failed_gate_says_by_how_much_and_under_which_load():
 
 
 @pytest.mark.parametrize("gate", ["goodput_share<0.9", "itl_ms.p95>+10%"])
-def test_a_comparisons_gate_fails_if_the_metric_was_not_measured_but_not_if_it_was_zero(gate):
+def test_a_comparisons_gate_fails_if_the_metric_is_unmeasured_and_not_if_it_is_zero(gate):
     assert judged(gate, row(), row())
     assert not judged("failures_share>+10%", row(), row())
 

@@ -68,7 +68,7 @@ def test_a_connector_argument_is_refused_for_prefill_and_decode_servers(role):
         vllm.arguments(spec(role, engine={"extra_args": [DECODE_BENCH]}))
 
 
-def test_vllm_settings_of_the_stack_file_are_passed_as_flags_and_unknown_ones_refused():
+def test_vllm_settings_of_the_stack_file_are_passed_as_flags_or_refused_if_unknown():
     engine = {"max_model_len": 8192, "max_num_seqs": 64, "gpu_memory_utilization": 0.9, "block_size": 128}
     flags = {"--max-model-len=8192", "--max-num-seqs=64", "--gpu-memory-utilization=0.9", "--block-size=128"}
     assert flags <= set(vllm.arguments(spec(engine=engine)))
@@ -88,7 +88,7 @@ QUICK_REDUCE = QuickReduce.model_validate(
 
 
 @pytest.mark.parametrize(("size", "quick"), [(1, None), (2, "INT4"), (8, "INT4")])
-def test_quick_reduce_is_set_only_for_servers_with_several_gpus_of_a_model_that_has_it(size, quick):
+def test_quick_reduce_is_set_only_for_models_that_have_it_on_several_gpus(size, quick):
     model = spec().model.model_copy(update={"quick_reduce": QUICK_REDUCE})
     assert values(vllm.environment(spec(size=size, model=model))).get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") == quick
     assert not [name for name in values(vllm.environment(spec(size=size))) if "QUICK_REDUCE" in name]

@@ -200,7 +200,7 @@ def counted(values: list[float]) -> dict[float, float]:
     return {bound: float(sum(value <= bound for value in values)) for bound in BOUNDS}
 
 
-def test_percentiles_assume_that_values_are_spread_evenly_in_a_bucket_if_there_are_any():
+def test_percentiles_assume_values_spread_evenly_in_a_bucket_if_there_are_any():
     result = percentile({1.0: 0.0, 2.0: 10.0, inf: 10.0}, 0.25)
     assert result is not None
     assert (result.low, result.high, result.value) == (1.0, 2.0, 1.25)
