@@ -54,10 +54,12 @@ def test_options_of_the_bench_command_reach_the_load_generator_pods(plan):
 
 
 @pytest.mark.parametrize(
-    ("shape", "why"), [("closed:4", "it would never end"), ("trace:file.jsonl", "trace")], ids=["endless", "trace"]
+    ("shape", "error", "why"),
+    [("closed:4", InvalidStack, "it would never end"), ("trace:file.jsonl", KitError, "trace")],
+    ids=["endless", "trace"],
 )
-def test_bench_in_the_cluster_refuses_endless_loads_and_files_that_its_pods_lack(plan, shape, why):
-    with pytest.raises((InvalidStack, KitError), match=why):
+def test_bench_in_the_cluster_refuses_endless_loads_and_files_that_its_pods_lack(plan, shape, error, why):
+    with pytest.raises(error, match=why):
         load_request(plan, plan.models[0], LoadOptions((shape,)), "load-x")
 
 

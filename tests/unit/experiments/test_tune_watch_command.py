@@ -83,6 +83,7 @@ def test_watch_json_has_assumed_and_observed_figures_with_their_origins(watch: A
 def test_tune_watch_exits_with_1_after_too_few_requests_with_one_json_document(watch: Any):
     result = watch(answered=3, requests_per_s=2.5)
     assert result.exit_code == 1
+    assert "too few to tell" in result.stderr
     result = watch("--json", answered=3, requests_per_s=2.5)
     document = json.loads(result.stdout)
     assert document["holds"] is None
