@@ -61,11 +61,12 @@ def judged_fixture(tmp_path_factory):
     return run(*GPT, *files, "--max-error", "1", "--json")
 
 
-def test_tune_fidelity_lists_another_accelerators_rows_without_counting_them(judged):
+def test_tune_fidelity_groups_rows_of_other_accelerators_and_vllm_images_apart(judged):
     groups = json.loads(judged.stdout)["groups"]
     (group,) = [group for group in groups if group["standing"] == "another accelerator"]
     assert not group["counted"]
     assert all("H200" in item for item in group["circumstances"])
+    assert ["MI300X, vllm:2, test"] in [group["circumstances"] for group in groups]
 
 
 def test_deployments_on_h100_are_simulated_with_latency_figures_of_h100():
@@ -118,10 +119,6 @@ def test_tune_fidelity_shows_a_rehearsed_error_beside_the_simulated_one(judged):
     points = [item for item in json.loads(judged.stdout)["points"] if item["rehearsed_error"] is not None]
     assert {item["load"] for item in points} == {"decode tp2 2/256 C 64"}
     assert points[0]["rehearsed_error"] == pytest.approx(0.02)
-
-
-def test_tune_fidelity_shows_rows_of_another_vllm_image_as_a_separate_group(judged):
-    assert ["MI300X, vllm:2, test"] in [group["circumstances"] for group in json.loads(judged.stdout)["groups"]]
 
 
 def test_tune_fidelity_requires_a_model():

@@ -175,16 +175,12 @@ def values(result):
     return {threshold.key: threshold.value for item in result.values() for threshold in item.thresholds}
 
 
-def test_prefill_scales_by_prompt_tokens_and_decode_by_requests_and_kv_cache(asked, best):
+def test_scaling_thresholds_of_each_role_are_a_share_of_the_highest_load_in_targets(asked, best):
     result = thresholds(asked, best, "calibrated")
     assert {role: (keys(item), item.replicas) for role, item in result.items()} == {
         "prefill": (["promptTokensPerS"], best.prefill),
         "decode": (["requests", "kvCacheUsage"], best.decode),
     }
-
-
-def test_scaling_thresholds_are_a_share_of_the_highest_load_within_targets(asked, best):
-    result = thresholds(asked, best, "calibrated")
     (full,) = at_loads(asked, best, [best.capacity_per_s])
     assert full.feasible
     prompts = best.capacity_per_s * 4096 / best.prefill
