@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,6 +92,9 @@ class Client:
 
     async def send(self, text: str) -> tuple[int, dict[str, str], str]:
         self.writer.write(text.encode())
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, dict[str, str], str]:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
         fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
         body = await self.reader.readexactly(int(fields.get("content-length", 0)))
@@ -119,12 +123,9 @@ async def until_ready(wanted: bool) -> None:
 
 
 async def statuses(client: Client, number: int) -> dict[int, int]:
-    """Return how often each status was answered."""
-    seen: dict[int, int] = {}
-    for _ in range(number):
-        status, _, _ = await client.get("/v1/models")
-        seen[status] = seen.get(status, 0) + 1
-    return seen
+    """Return how often each status was answered to requests that are sent without waiting for answers."""
+    client.writer.write(b"GET /v1/models HTTP/1.1\r\nhost: model\r\n\r\n" * number)
+    return Counter([(await client.answer())[0] for _ in range(number)])
 
 
 def forget(units: Sequence[Unit]) -> None:

@@ -13,7 +13,6 @@ from free_ports import free_port
 from llmd_oke.serving import client_access, client_requests, envoy
 from llmd_oke.serving.client_access import CLIENT_HEADER, PRIORITY_HEADER
 from llmd_oke.serving.client_requests import ClientObjectives
-from llmd_rehearsal.programs import locate
 
 pytestmark = pytest.mark.rehearsal
 
@@ -52,15 +51,12 @@ def chain(port: int) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    program = locate("envoy")
-    if program is None:
-        pytest.skip("there is no `envoy` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
+def port(envoy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     number = free_port()
-    folder: Path = tmp_path_factory.mktemp("objectives")
+    folder = tmp_path_factory.mktemp("objectives")
     config = folder / "envoy.json"
     config.write_text(json.dumps({"static_resources": {"listeners": [chain(number)]}}))
-    argv = [str(program.path), "-c", str(config), "--log-level", "warn", "--disable-hot-restart", "--concurrency", "1"]
+    argv = [str(envoy), "-c", str(config), "--log-level", "warn", "--disable-hot-restart", "--concurrency", "1"]
     with (folder / "envoy.log").open("w") as log, subprocess.Popen(argv, stdout=log, stderr=log) as process:
         try:
             _wait(number, process, folder / "envoy.log")

@@ -1,16 +1,9 @@
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
-from llmd_rehearsal import namespaces
-from llmd_rehearsal.programs import locate
 from request_attacks import attacks
 
 pytestmark = pytest.mark.rehearsal
+
+PROGRAM = "client_requests_sent.py"
 
 DOORS = (
     "a model's front door",
@@ -19,22 +12,6 @@ DOORS = (
     "a Gateway's filters",
 )
 by_door = pytest.mark.parametrize("door", DOORS)
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    envoy = locate("envoy")
-    if envoy is None:
-        pytest.skip("there is no `envoy` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
-    log = tmp_path_factory.mktemp("client-requests") / "envoy.log"
-    script = Path(__file__).with_name("client_requests_sent.py")
-    argv = namespaces.create_command([sys.executable, str(script), str(envoy.path)], user_namespace=os.geteuid() != 0)
-    with log.open("w") as errors:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=300, check=False)
-    if "unshare" in log.read_text():
-        pytest.skip(f"no namespaces on this machine: {log.read_text().strip()}")
-    assert done.returncode == 0, log.read_text()
-    return json.loads(done.stdout)
 
 
 @by_door

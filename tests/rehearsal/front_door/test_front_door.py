@@ -1,30 +1,8 @@
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from llmd_rehearsal import namespaces
-from llmd_rehearsal.programs import locate
 
 pytestmark = pytest.mark.rehearsal
 
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    envoy = locate("envoy")
-    if envoy is None:
-        pytest.skip("there is no `envoy` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
-    log = tmp_path_factory.mktemp("front-door") / "envoy.log"
-    script = Path(__file__).with_name("front_door_clients.py")
-    argv = namespaces.create_command([sys.executable, str(script), str(envoy.path)], user_namespace=os.geteuid() != 0)
-    with log.open("w") as errors:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=240, check=False)
-    if "unshare" in log.read_text():
-        pytest.skip(f"no namespaces on this machine: {log.read_text().strip()}")
-    assert done.returncode == 0, log.read_text()
-    return json.loads(done.stdout)
+PROGRAM = "front_door_clients.py"
 
 
 def test_requests_on_one_client_connection_are_spread_evenly_over_four_upstreams(seen):

@@ -1,34 +1,14 @@
 import hashlib
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from llmd_oke.serving.envoy_bounds import bounds
-from llmd_rehearsal import namespaces
-from llmd_rehearsal.programs import locate
 from stack_front_door_clients import CACHE_SECRET
 
 pytestmark = pytest.mark.rehearsal
 
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    envoy = locate("envoy")
-    if envoy is None:
-        pytest.skip("there is no `envoy` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
-    log = tmp_path_factory.mktemp("stack-front-door") / "envoy.log"
-    script = Path(__file__).with_name("stack_front_door_clients.py")
-    argv = namespaces.create_command([sys.executable, str(script), str(envoy.path)], user_namespace=os.geteuid() != 0)
-    with log.open("w") as errors:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=240, check=False)
-    if "unshare" in log.read_text():
-        pytest.skip(f"no namespaces on this machine: {log.read_text().strip()}")
-    assert done.returncode == 0, log.read_text()
-    return json.loads(done.stdout)
+PROGRAM = "stack_front_door_clients.py"
 
 
 @pytest.fixture(scope="module")
