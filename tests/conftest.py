@@ -34,15 +34,14 @@ _SHARED_PROGRAMS = pytest.StashKey[ExitStack]()
 
 END_TO_END = "tests/rehearsal/end_to_end"
 LONGEST = (
+    f"{END_TO_END}/test_rehearse.py",
     f"{END_TO_END}/test_rollouts.py",
     f"{END_TO_END}/test_created_cluster.py",
-    f"{END_TO_END}/test_rehearse.py",
     f"{END_TO_END}/test_one_address.py",
     "tests/test_bed/oci_plugin/test_oci_engine.py",
     *SHARED,
     f"{END_TO_END}/test_watched_stack.py",
     f"{END_TO_END}/test_tuning_loop.py",
-    f"{END_TO_END}/test_judged_stack.py",
     f"{END_TO_END}/test_real_plugin.py",
 )
 """What takes longest. Side by side it begins first, so that none of it is left for the end."""

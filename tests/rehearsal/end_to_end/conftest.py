@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llmd_rehearsal import running_rehearsals
 from user_project import Project, project
 
 __all__ = ["project"]
@@ -23,4 +24,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _clusters_end_with_their_module(project: Project) -> Iterator[None]:
     yield
-    project.command("rehearse", "down")
+    for cluster in (project.folder / running_rehearsals.FOLDER).glob("*/cluster.json"):
+        running_rehearsals.down(project.folder, cluster.parent.name)

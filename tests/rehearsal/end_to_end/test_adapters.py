@@ -37,10 +37,8 @@ def seen(project: Project) -> dict[str, Any]:
     done = project.command("rehearse", "--stack", STACK, "--time-scale", "0.5", "--no-benchmark")
     assert done.status == 0, done.errors
     asked = (sys.executable, str(ASKED), ADDRESS, BASE, "sql", "legal", "nobody")
-    sent = project.command("rehearse", "run", "--stack", STACK, "--", *asked)
-    typed = project.command("rehearse", "run", "--stack", STACK, "--", "bash", "-c", f"ADDRESS={ADDRESS}; {COMMAND}")
-    project.command("rehearse", "down", "--stack", STACK)
-    assert sent.status == typed.status == 0, sent.errors + typed.errors
+    sent = project.inside(STACK, *asked)
+    typed = project.inside(STACK, "bash", "-c", f"ADDRESS={ADDRESS}; {COMMAND}")
     return {**json.loads(sent.output.splitlines()[-1]), "typed": json.loads(typed.output.splitlines()[-1])}
 
 

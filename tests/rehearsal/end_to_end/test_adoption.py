@@ -127,14 +127,11 @@ class Adoption:
         file = self.write("all.json", [*definitions, space, *guide_objects.router(CHART), *routes, *whole])
         self.inside(guide_objects.__file__, file)
         asking = ("--retry", "120", "--retry-delay", "1", "--retry-all-errors", "-sSf", f"{address}/v1/models")
-        ready = self.project.command("rehearse", "run", "--stack", self.stack, "--", "curl", *asking)
-        assert ready.status == 0, ready.errors
+        self.project.inside(self.stack, "curl", *asking)
 
     def inside(self, *command: str) -> str:
         """Run Python inside of the local cluster; return its output."""
-        done = self.project.command("rehearse", "run", "--stack", self.stack, "--", sys.executable, *command)
-        assert done.status == 0, done.errors + done.output
-        return done.output
+        return self.project.inside(self.stack, sys.executable, *command).output
 
     def deploy(self) -> None:
         """Deploy the stack; assert that no pod of the guide's has restarted or been replaced."""

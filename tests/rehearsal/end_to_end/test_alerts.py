@@ -39,8 +39,7 @@ def outcome(project: Project) -> dict[str, Any]:
     rehearsed = project.rehearse(STACK)
     assert rehearsed.status == 0, rehearsed.errors
     driver, folder = Path(alert_faults.__file__), project.folder / ".rehearsal" / STACK
-    ended = project.command("rehearse", "run", "--stack", STACK, "--", sys.executable, str(driver), STACK, str(folder))
-    assert ended.status == 0, ended.errors
+    ended = project.inside(STACK, sys.executable, str(driver), STACK, str(folder))
     print(ended.errors)
     return json.loads(ended.output.splitlines()[-1])
 

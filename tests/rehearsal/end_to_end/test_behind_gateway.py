@@ -42,8 +42,7 @@ def ask(project: Project, url: str, body: dict[str, Any], *headers: str) -> tupl
     """Status and text of an answer, from inside the cluster."""
     given = [word for header in ("content-type: application/json", *headers) for word in ("-H", header)]
     command = ("curl", "-sS", "-m", "60", "-w", "\n%{http_code}", *given, "-d", json.dumps(body), url)
-    done = project.command("rehearse", "run", "--stack", STACK, "--", *command)
-    assert done.status == 0, done.errors
+    done = project.inside(STACK, *command)
     text, _, status = done.output.rpartition("\n")
     return int(status), text
 
@@ -71,9 +70,7 @@ def attacked(project: Project, created: Ended, tmp_path_factory: pytest.TempPath
     file.write_text(json.dumps({attack.name: attack.request.hex() for attack in refused_attacks()}))
     script = str(Path(__file__).with_name("gateway_attacks.py"))
     host = ADDRESS.removeprefix("http://")
-    done = project.command("rehearse", "run", "--stack", STACK, "--", sys.executable, script, str(file), host)
-    assert done.status == 0, done.errors
-    return done.document
+    return project.inside(STACK, sys.executable, script, str(file), host).document
 
 
 def refused_attacks() -> list[Attack]:
@@ -111,8 +108,7 @@ def test_the_load_generator_sends_its_requests_to_the_gateways_address(project: 
     assert created.status == 0
     bench = (sys.executable, "-m", "llmd_oke", "bench", "--stack", STACK, "--model", name, "--through-gateway")
     load = ("--shape", "closed:1", "--requests", "2", "--input-tokens", "64", "--output-tokens", "4", "--json")
-    done = project.command("rehearse", "run", "--stack", STACK, "--", *bench, *load)
-    assert done.status == 0, done.errors
+    done = project.inside(STACK, *bench, *load)
     (stage,) = done.document["stages"]
     assert (stage["requests"], stage["failures"]) == (2, [])
 

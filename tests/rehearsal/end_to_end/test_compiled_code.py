@@ -25,10 +25,7 @@ class Life:
 def life(project: Project) -> Life:
     """A stack, the same with another argument, and again with the first one."""
     state = project.folder / ".rehearsal" / STACK
-    try:
-        keys = [_update(project, state, sequences) for sequences in (64, 32, 64)]
-    finally:
-        project.command("rehearse", "down", "--stack", STACK)
+    keys = [_update(project, state, sequences) for sequences in (64, 32, 64)]
     return Life(keys, sorted(map(_said, state.rglob("logs/pods/**/vllm.log"))))
 
 

@@ -51,9 +51,7 @@ def deploy(project: Project, stack: str) -> None:
 
 def gpu_nodes(project: Project, stack: str) -> dict[str, list[Any]]:
     """The UID of each GPU node, its label, and whether it is cordoned."""
-    listed = project.command("rehearse", "run", "--stack", stack, "--", sys.executable, "-c", NODES)
-    assert listed.status == 0, listed.errors
-    return json.loads(listed.output)
+    return project.inside(stack, sys.executable, "-c", NODES).document
 
 
 @pytest.mark.parametrize("launch", ["compute-cluster-instances", "cluster-network"])

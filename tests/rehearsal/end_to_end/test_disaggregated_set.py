@@ -52,8 +52,7 @@ class Servers:
 
     @classmethod
     def of(cls, project: Project) -> "Servers":
-        done = project.command("rehearse", "run", "--stack", STACK, "--", sys.executable, "-c", SETS)
-        assert done.status == 0, done.errors
+        done = project.inside(STACK, sys.executable, "-c", SETS)
         sets: list[dict[str, Any]] = json.loads(done.output.splitlines()[-1])
         owners, names, revisions = (frozenset(item[key] for item in sets) for key in ("owner", "name", "revision"))
         return cls(owners, names, revisions, {item["role"]: (item["ready"], item["replicas"]) for item in sets})
@@ -133,8 +132,8 @@ def test_no_request_fails_while_the_roles_of_a_disaggregatedset_roll(other_setti
 
 def test_status_counts_the_servers_of_each_role_of_a_disaggregatedset(project: Project, other_setting: Change):
     assert other_setting.servers.ready
-    own = ("rehearse", "run", "--stack", STACK, "--", sys.executable, "-m", "llmd_oke", "status", "--stack", STACK)
-    told = project.command(*own, "--json").document["servers"]
+    own = (sys.executable, "-m", "llmd_oke", "status", "--stack", STACK, "--json")
+    told = project.inside(STACK, *own).document["servers"]
     counted = {item["role"]: (item["ready"], item["desired"]) for item in told if item["role"] in {"prefill", "decode"}}
     assert counted == {"prefill": (4, 4), "decode": (2, 2)}
 

@@ -35,9 +35,7 @@ def seen(project: Project) -> dict[str, Any]:
     done = project.command("rehearse", "--stack", STACK, "--time-scale", "1", "--no-benchmark")
     assert done.status == 0, done.errors
     keys = project.folder / ".rehearsal" / STACK / "front-door" / "secrets.json"
-    inside = ("rehearse", "run", "--stack", STACK, "--", sys.executable, str(LOAD), ADDRESS, str(keys))
-    sent = project.command(*inside)
-    assert sent.status == 0, sent.errors
+    sent = project.inside(STACK, sys.executable, str(LOAD), ADDRESS, str(keys))
     print(sent.output)
     return json.loads(sent.output.splitlines()[-1])
 

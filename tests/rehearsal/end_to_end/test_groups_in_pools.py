@@ -48,9 +48,7 @@ def pods(project: Project) -> list[dict[str, object]]:
     project.write(STACK, models=[model(topology="agg-tp1dp16ep-2r")], gpuStack="oke-plugin", **stack)
     rehearsed = project.command("rehearse", "--stack", STACK, "--json", "--time-scale", TIME_SCALE, "--no-benchmark")
     assert rehearsed.status == 0, rehearsed.errors
-    run = ("rehearse", "run", "--stack", STACK, "--", sys.executable, "-c", PODS)
-    asked = project.command(*run)
-    assert asked.status == 0, asked.errors
+    asked = project.inside(STACK, sys.executable, "-c", PODS)
     return [json.loads(line) for line in asked.output.splitlines() if line.startswith("{")]
 
 

@@ -64,13 +64,9 @@ class Life:
 @pytest.fixture(scope="module")
 def life(project: Project) -> Life:
     state = project.folder / ".rehearsal" / STACK
-    try:
-        keys = [_update(project, state, 64)]
-        done = project.command("rehearse", "run", "--stack", STACK, "--", sys.executable, "-c", ASK_TWICE)
-        assert done.status == 0, done.errors
-        keys.append(_update(project, state, 32))
-    finally:
-        project.command("rehearse", "down", "--stack", STACK)
+    first = _update(project, state, 64)
+    done = project.inside(STACK, sys.executable, "-c", ASK_TWICE)
+    keys = [first, _update(project, state, 32)]
     return Life(**json.loads(done.output.splitlines()[-1]), keys=keys)
 
 

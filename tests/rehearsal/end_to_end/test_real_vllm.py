@@ -1,7 +1,6 @@
 """A rehearsal with vLLM itself: one prefill and one decode server of equal size, whose answers must be those of one."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ class Life:
 
 
 @pytest.fixture(scope="module")
-def life(project: Project) -> Iterator[Life]:
+def life(project: Project) -> Life:
     need_real_vllm()
     project.write(
         STACK,
@@ -49,9 +48,7 @@ def life(project: Project) -> Iterator[Life]:
         storage={"modelCache": {"kind": "node-disk", "path": "/mnt/nvme/models"}},
     )
     options = ["rehearse", "--stack", STACK, "--vllm", "real", "--json"]
-    first = project.command(*options)
-    yield Life(first, project.command(*options, "--no-benchmark"))
-    project.command("rehearse", "down", "--stack", STACK)
+    return Life(project.command(*options), project.command(*options, "--no-benchmark"))
 
 
 def checks(life: Life) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ import pytest
 from llmd_oke.catalogue.releases import default_release
 from llmd_rehearsal.cluster_plan import SIMULATOR_URL
 from llmd_rehearsal.programs import locate
-from user_project import Ended, Project, model
+from user_project import TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
@@ -99,7 +99,7 @@ def loaded(project: Project, stack: str, folder: Path) -> Iterator[Load]:
         print("\n".join(line for line in log.read_text().splitlines() if re.search(SERVERS_WORDS, line)))
 
 
-REHEARSE = ("rehearse", "--time-scale", "0.5", "--no-benchmark", "--json")
+REHEARSE = ("rehearse", "--time-scale", TIME_SCALE, "--no-benchmark", "--json")
 
 
 def rehearse(project: Project, stack: str, startup_s: int = STARTUP_S) -> Ended:
@@ -108,16 +108,12 @@ def rehearse(project: Project, stack: str, startup_s: int = STARTUP_S) -> Ended:
 
 def pairings(project: Project, stack: str) -> list[dict[str, Any]]:
     """Return which servers paired, with how many pulls."""
-    request = project.command("rehearse", "run", "--stack", stack, "--", "curl", "-s", f"{SIMULATOR_URL}/pairings")
-    return json.loads(request.output)
+    return json.loads(project.inside(stack, "curl", "-s", f"{SIMULATOR_URL}/pairings").output)
 
 
 def restart(project: Project, stack: str, how: str) -> dict[str, int]:
     """Kill prefill servers, each in turn; return how often containers restarted, by role."""
-    own = ("rehearse", "run", "--stack", stack, "--", sys.executable, str(RESTART), how, SIMULATOR_URL)
-    done = project.command(*own)
-    assert done.status == 0, done.errors
-    return done.document
+    return project.inside(stack, sys.executable, str(RESTART), how, SIMULATOR_URL).document
 
 
 def roll_out(project: Project, change: str, folder: Path) -> Load:
@@ -177,9 +173,7 @@ def test_no_request_fails_during_an_update_to_another_image(project: Project, tm
 
 def resize(project: Project, servers: int) -> None:
     """Give the model as many prefill as decode servers."""
-    own = (sys.executable, "-c", RESIZE, str(servers))
-    resized = project.command("rehearse", "run", "--stack", "rollouts", "--", *own)
-    assert resized.status == 0, resized.errors
+    project.inside("rollouts", sys.executable, "-c", RESIZE, str(servers))
 
 
 @pytest.mark.nightly
@@ -277,9 +271,7 @@ def test_with_gitops_waves_old_servers_serve_until_the_new_ones_are_ready(projec
     rendered = project.command("render", "--stack", "gitops", "--output", str(folder))
     assert "is an outage of a start-up" in rendered.errors
     with loaded(project, "gitops", tmp_path) as load:
-        own = (sys.executable, str(SYNC), str(folder), "240")
-        synced = project.command("rehearse", "run", "--stack", "gitops", "--", *own)
-    assert synced.status == 0, synced.errors + synced.output
+        project.inside("gitops", sys.executable, str(SYNC), str(folder), "240")
     answered = sum(not row["failure"] for row in load.rows)
     print(f"GitOps: {len(load.rows)}, {len(load.failures)}, {load.longest_gap_s:.1f} s")
     assert answered > 2 * startup_s * REQUESTS_PER_S

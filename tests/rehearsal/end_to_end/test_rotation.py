@@ -180,9 +180,7 @@ def test_rotating_a_front_doors_credentials_replaces_no_object_and_restarts_no_p
 
 def inside(project: Project, stack: str, *words: str) -> str:
     """Run Python inside of the local cluster and return what it prints."""
-    done = project.command("rehearse", "run", "--stack", stack, "--", sys.executable, *words)
-    assert done.status == 0, done.errors
-    return done.output
+    return project.inside(stack, sys.executable, *words).output
 
 
 @dataclass(frozen=True)

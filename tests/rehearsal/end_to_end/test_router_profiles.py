@@ -57,9 +57,7 @@ def adapted(project: Project) -> dict[str, Any]:
     assert done.status == 0, done.errors
     cases = {name: [adapter["name"] for adapter in adapters(name.partition("-")[0])] for name in routers}
     asked = (sys.executable, str(LOAD), ADDRESS, json.dumps(cases))
-    sent = project.command("rehearse", "run", "--stack", STACK, "--", *asked)
-    project.command("rehearse", "down", "--stack", STACK)
-    assert sent.status == 0, sent.errors
+    sent = project.inside(STACK, *asked)
     print(sent.output)
     return json.loads(sent.output.splitlines()[-1])
 

@@ -30,9 +30,7 @@ def test_prefill_servers_scale_in_proportion_to_decode_servers_and_no_request_fa
     how = ("--stack", STACK, "--time-scale", "0.5", "--no-benchmark", "--scaling-speed", "30")
     done = project.command("rehearse", *how)
     assert done.status == 0, done.errors
-    sent = project.command("rehearse", "run", "--stack", STACK, "--", sys.executable, str(LOAD), ADDRESS)
-    project.command("rehearse", "down", "--stack", STACK)
-    assert sent.status == 0, sent.errors
+    sent = project.inside(STACK, sys.executable, str(LOAD), ADDRESS)
     seen = json.loads(sent.output.splitlines()[-1])
     assert seen["grown"] == {"prefill": 4, "decode": 2}
     assert seen["shrunk"] == {"prefill": 2, "decode": 1}

@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import yaml
 from llmd_rehearsal import namespaces
 from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
+from llmd_rehearsal.local_cluster import LocalCluster
+from llmd_rehearsal.running_rehearsals import inside_environment, rehearsal_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 900
@@ -90,6 +93,15 @@ class Project:
             pytest.fail(f"llmd-oke {' '.join(arguments)} did not end within {LIMIT_S} s:\n{lines}")
         return Ended(done.returncode, done.stdout, done.stderr)
 
+    def inside(self, stack: str, *argv: str) -> Ended:
+        """Run a program inside a stack's local cluster, as `llmd-oke rehearse run` does; fail the test if it fails."""
+        cluster = LocalCluster(rehearsal_folder(self.folder, stack))
+        path = f"{sysconfig.get_path('scripts')}:{cluster.environment()['PATH']}"
+        environment = {**inside_environment(cluster.folder.path), "PATH": path}
+        done = cluster.run_inside(argv, env=environment, folder=self.folder, timeout_s=LIMIT_S)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return Ended(0, done.stdout, done.stderr)
+
     def rehearse(self, stack: str) -> Ended:
         """Rehearse a stack, with JSON as output."""
         return self.command("rehearse", "--stack", stack, "--json", "--time-scale", TIME_SCALE)
@@ -102,16 +114,14 @@ def model(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A project whose rehearsals end with the tests."""
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose rehearsals end with the tests of a module (conftest.py)."""
     _need_programs()
     folder = tmp_path_factory.mktemp("project")
     (folder / "stacks").mkdir()
     for name in ("Pulumi.yaml", "__main__.py"):
         shutil.copyfile(ROOT / name, folder / name)
-    project = Project(folder)
-    yield project
-    project.command("rehearse", "down")
+    return Project(folder)
 
 
 def _need_programs() -> None:
