@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,14 @@ POLL_S = 0.2
 
 def oci_client(rest_url: str) -> SignedOciClient:
     """Return a client of OCI's REST API that sends its requests to the stand-in for OCI at this base URL."""
-    signer = Signer("rehearsal", rsa.generate_private_key(65537, 2048))
     versions = {service: urlsplit(host).path for service, host in HOSTS.items()}
     hosts = {service: rest_url + version for service, version in versions.items()}
-    return SignedOciClient(signer, "", httpx2.Client(trust_env=False), hosts=hosts)
+    return SignedOciClient(_signer(), "", httpx2.Client(trust_env=False), hosts=hosts)
+
+
+@cache
+def _signer() -> Signer:
+    return Signer("rehearsal", rsa.generate_private_key(65537, 2048))
 
 
 def cli_of(stack: automation.Stack, project: Path, hear: Callable[[events.EngineEvent], Any]) -> PulumiCli:

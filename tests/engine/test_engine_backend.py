@@ -1,12 +1,16 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 from llmd_base.errors import KitError
 from llmd_oke.operations.backend import PASSPHRASE, Terminal, require_stack
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
+from pulumi_engine import SECRETS, state_file, vault
 
 pytestmark = pytest.mark.engine
 
@@ -51,36 +55,40 @@ def answering(*, create: bool) -> tuple[Terminal, list[str]]:
     return Terminal(confirm, ask_passphrase), questions
 
 
+def pulumi_of(cli: PulumiCli) -> Callable[..., str]:
+    """A function that runs the CLI on the stack, with what it reads; it returns what the CLI prints."""
+
+    def pulumi(*words: str, given: str = "") -> str:
+        argv = [cli.program, *words, "--stack", cli.stack, "--cwd", str(cli.project)]
+        return subprocess.run(argv, input=given, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    return pulumi
+
+
 def test_after_a_passphrase_change_the_old_passphrase_decrypts_no_secret(
     signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch
 ):
-    def pulumi(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        argv = [signed_in.program, *words, "--stack", "dev", "--cwd", str(signed_in.project)]
-        return subprocess.run(argv, input=given, capture_output=True, text=True, timeout=60, check=False)
-
     monkeypatch.setenv(PASSPHRASE, "the old one")
-    require_stack(signed_in, answering(create=True)[0])
-    assert pulumi("config", "set", "--secret", "llmd-oke:huggingFaceToken", given="hf_planted").returncode == 0
-    changed = pulumi("stack", "change-secrets-provider", "passphrase", given="the new one\n")
-    assert changed.returncode == 0, changed.stderr
-    assert pulumi("config", "get", "llmd-oke:huggingFaceToken").returncode != 0
+    state_file(os.environ["PULUMI_BACKEND_URL"], "llmd-oke", "dev")
+    pulumi = pulumi_of(signed_in)
+    pulumi("config", "set", "--secret", "llmd-oke:huggingFaceToken", given="hf_planted")
+    pulumi("stack", "change-secrets-provider", "passphrase", given="the new one\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        pulumi("config", "get", "llmd-oke:huggingFaceToken")
     monkeypatch.setenv(PASSPHRASE, "the new one")
-    assert pulumi("config", "get", "llmd-oke:huggingFaceToken").stdout.strip() == "hf_planted"
+    assert pulumi("config", "get", "llmd-oke:huggingFaceToken") == "hf_planted"
 
 
 def test_documented_pulumi_config_commands_turn_a_clients_next_key_into_its_key(
-    signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch
+    signed_in: PulumiCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def pulumi(*words: str, given: str = "") -> str:
-        argv = [signed_in.program, "config", *words, "--stack", "dev", "--cwd", str(signed_in.project)]
-        done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=60, check=True)
-        return done.stdout.strip()
-
-    monkeypatch.setenv(PASSPHRASE, "of this test")
-    require_stack(signed_in, answering(create=True)[0])
+    for name, value in vault().items():
+        monkeypatch.setenv(name, value)
+    state_file(os.environ["PULUMI_BACKEND_URL"], "llmd-oke", "dev")
+    (tmp_path / "stacks" / "Pulumi.dev.yaml").write_text(yaml.safe_dump(SECRETS))
+    pulumi = partial(pulumi_of(signed_in), "config")
     of_next, of_key = (f"llmd-oke:{name}.alice" for name in ("frontDoorNextKeys", "frontDoorKeys"))
-    for path, key in ((of_key, "first"), (of_next, "next")):
-        pulumi("set", "--secret", "--path", path, given=key)
+    pulumi("set-all", "--path", "--secret", f"{of_key}=first", "--secret", f"{of_next}=next")
     pulumi("set", "--secret", "--path", of_key, given=pulumi("get", "--path", of_next))
     pulumi("rm", "--path", of_next)
     kept = json.loads(pulumi("--json", "--show-secrets"))

@@ -1,18 +1,17 @@
 import json
-import os
 import subprocess
 from datetime import date
 from pathlib import Path
 
 import pulumi
 import pytest
+import yaml
+from engine_servers import language_server
 from llmd_oke import config
 from llmd_oke.config import effective_object, yaml_files
 from llmd_oke.operations.pulumi_cli import PulumiCli
-from llmd_rehearsal.programs import locate
 from pulumi import automation
-from pulumi_engine import new_stack
-from test_engine_plans import _language
+from pulumi_engine import SECRETS, new_stack, state_file, use_pulumi
 
 pytestmark = pytest.mark.engine
 
@@ -27,24 +26,13 @@ SCALARS = [*NUMBERS.split(), *WORDS.split()]
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiCli:
     """The real CLI in a project of its own."""
-    engine = locate("pulumi")
-    if engine is None:
-        pytest.skip("there is no `pulumi` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
-    settings = {
-        "PATH": f"{Path(engine.path).parent}{os.pathsep}{os.environ['PATH']}",
-        "PULUMI_BACKEND_URL": f"file://{tmp_path}",
-        "PULUMI_HOME": str(tmp_path / "home"),
-        "PULUMI_CONFIG_PASSPHRASE": "none",
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
+    program = use_pulumi(monkeypatch, tmp_path)
     (tmp_path / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\n")
-    return PulumiCli(tmp_path, "test", str(engine.path))
+    state_file(f"file://{tmp_path}", "llmd-oke", "test")
+    return PulumiCli(tmp_path, "test", program)
 
 
 def test_the_kit_parses_yaml_scalars_of_a_stack_file_to_the_values_that_pulumi_does(cli: PulumiCli) -> None:
-    subprocess.run([cli.program, "stack", "init", "test"], cwd=cli.project, check=True, capture_output=True)
     file = cli.project / "Pulumi.test.yaml"
     file.write_text("".join(["config:\n  llmd-oke:stack:\n    values:\n", *(f"      - {text}\n" for text in SCALARS)]))
     asked = [cli.program, "config", "--json", "--stack", "test"]
@@ -65,7 +53,7 @@ def test_pulumi_alone_updates_a_stack_whose_file_builds_on_a_base_file(cli: Pulu
     (cli.project / "stacks").mkdir()
     (cli.project / "stacks" / "shared.yaml").write_text("smoke: {requests: 8}\nnamespace: shared\n")
     (cli.project / "stacks" / "Pulumi.test.yaml").write_text(
-        "config:\n  llmd-oke:stack:\n    base: shared.yaml\n    namespace: dev\n"
+        yaml.safe_dump({**SECRETS, "config": {"llmd-oke:stack": {"base": "shared.yaml", "namespace": "dev"}}})
     )
 
     def program() -> None:
@@ -75,8 +63,7 @@ def test_pulumi_alone_updates_a_stack_whose_file_builds_on_a_base_file(cli: Pulu
     def pulumi_cli(*words: str) -> None:
         subprocess.run([cli.program, *words, "--stack", "test"], cwd=cli.project, check=True, capture_output=True)
 
-    subprocess.run([cli.program, "stack", "init", "test"], cwd=cli.project, check=True, capture_output=True)
-    with _language(program) as address:
+    with language_server(program) as address:
         pulumi_cli("up", "--yes", "--skip-preview", "--client", address, "--exec-kind", "auto.inline")
     pulumi_cli("config", "set", "--path", "llmd-oke:stack.smoke.requests", "9")
     assert cli.outputs()["stack"] == {"smoke": {"requests": 8}, "namespace": "dev"}
@@ -88,8 +75,7 @@ def test_after_an_update_pulumis_last_history_record_and_stack_outputs_are_read(
         pulumi.export("address", "http://router")
         pulumi.export("token", pulumi.Output.secret("hidden"))
 
-    options = automation.LocalWorkspaceOptions(work_dir=str(cli.project))
-    stack = new_stack(program, options)
+    stack = new_stack(program, automation.LocalWorkspaceOptions(str(cli.project)))
     assert cli.last_record() is None
     stack.up()
     record = cli.last_record()

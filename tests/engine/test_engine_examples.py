@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_servers import RecordingPlugin, serving
 from google.protobuf import json_format
-from llmd_rehearsal.engine import EngineStack, Workspace
+from llmd_rehearsal.engine import Workspace
 from pulumi import automation
-from pulumi.automation._stack import StackInitMode
+from pulumi_engine import KeptStack, pulumi_command, stack_in, use_pulumi
 from stack_files import PROJECT
-from test_engine_updates import RecordingPlugin, engine_options, serving
 
 pytestmark = pytest.mark.engine
 
@@ -42,23 +42,22 @@ def plugin() -> ConfiguredPlugin:
 @pytest.fixture
 def stack_of(
     plugin: ConfiguredPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], automation.Stack]]:
+) -> Iterator[Callable[[str], KeptStack]]:
     """A function that returns a new stack of an example; all have the name `dev` and the same backend."""
-    with serving(plugin) as address:
-        options = engine_options(address, tmp_path, monkeypatch)
+    with serving(plugin) as port:
+        use_pulumi(monkeypatch, tmp_path, PULUMI_DEBUG_PROVIDERS=f"kubernetes:{port}")
 
-        def stack(name: str) -> automation.Stack:
+        def stack(name: str) -> KeptStack:
             folder = tmp_path / name
             shutil.copytree(PROJECT / "examples" / name, folder)
             program = partial(runpy.run_path, str(folder / "__main__.py"), run_name="__main__")
-            workspace = Workspace(str(folder), program=program, env_vars=options.env_vars)
-            return EngineStack("dev", workspace, StackInitMode.CREATE)
+            return stack_in(Workspace(str(folder), program=program, pulumi_command=pulumi_command()), "dev")
 
         yield stack
 
 
 def test_a_second_models_stack_deploys_into_the_cluster_that_the_first_stack_exports(
-    plugin: ConfiguredPlugin, stack_of: Callable[[str], automation.Stack]
+    plugin: ConfiguredPlugin, stack_of: Callable[[str], KeptStack]
 ):
     first = stack_of("existing-cluster")
     first.set_config("serving:kubeconfig", automation.ConfigValue(KUBECONFIG, secret=True))
@@ -72,11 +71,11 @@ def test_a_second_models_stack_deploys_into_the_cluster_that_the_first_stack_exp
     (access,) = [item["kubeconfig"] for item in plugin.settings if "kubeconfig" in item]
     assert access["value"] == KUBECONFIG
     assert SECRET in access.values()
-    assert KUBECONFIG not in str(second.export_stack().deployment)
+    assert "kind: Config" not in second.checkpoint.read_text()
 
 
 def test_a_second_models_stack_without_the_first_stack_is_refused_with_its_name(
-    stack_of: Callable[[str], automation.Stack],
+    stack_of: Callable[[str], KeptStack],
 ):
     with pytest.raises(automation.CommandError, match="organization/serving/dev"):
         stack_of("second-model").up()

@@ -3,11 +3,10 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
+from engine_servers import RecordingPlugin
 from google.protobuf import json_format
 from llmd_oke.cluster.gate import NodeGate
 from pulumi.runtime.proto import provider_pb2
-from pulumi_engine import new_stack
-from test_engine_updates import RecordingPlugin, engine_options, serving
 
 pytestmark = pytest.mark.engine
 
@@ -37,7 +36,7 @@ class ReplacingPlugin(RecordingPlugin):
 
 
 @pytest.fixture
-def bring(tmp_path, monkeypatch):
+def bring(stack_with):
     """Bring the stack to a gate; return what happened to its Job."""
     wanted: dict[str, Any] = {}
 
@@ -46,18 +45,16 @@ def bring(tmp_path, monkeypatch):
         NodeGate("gate", {**POOL, **wanted}, pulumi.ResourceOptions(provider=cluster))
 
     plugin = ReplacingPlugin()
-    with serving(plugin) as address:
-        options = engine_options(address, tmp_path, monkeypatch)
-        stack = new_stack(program, options)
+    stack = stack_with(plugin, program)
 
-        def up(**changes: Any) -> list[str]:
-            plugin.calls.clear()
-            wanted.clear()
-            wanted.update(changes)
-            stack.up()
-            return [step for step, _ in plugin.calls]
+    def up(**changes: Any) -> list[str]:
+        plugin.calls.clear()
+        wanted.clear()
+        wanted.update(changes)
+        stack.up()
+        return [step for step, _ in plugin.calls]
 
-        yield up
+    return up
 
 
 def test_the_node_gate_waits_for_a_fixed_pool_again_after_each_change_of_the_pool(bring):

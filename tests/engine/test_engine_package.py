@@ -9,12 +9,12 @@ import llmd_oke
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
+from engine_servers import DEPLOYMENT, RecordingPlugin
 from google.protobuf import json_format
 from llmd_oke import objects
 from llmd_oke.config.deprecated_keys import DeprecatedArgument
 from pulumi.automation.events import EngineEvent
-from pulumi_engine import new_stack
-from test_engine_updates import DEPLOYMENT, RecordingPlugin, engine_options, serving
+from pulumi_engine import KeptStack
 
 pytestmark = pytest.mark.engine
 
@@ -47,23 +47,20 @@ class DeclaredObjects(RecordingPlugin):
 
 
 @pytest.fixture
-def objects_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def objects_of(stack_with: Callable[..., KeptStack], tmp_path: Path):
     """A function that deploys a program, and returns its objects and outputs."""
-    plugin = DeclaredObjects()
-    with serving(plugin) as address:
-        options = engine_options(address, tmp_path, monkeypatch)
-        installed = tmp_path / "home" / "plugins" / f"resource-llmd-oke-v{llmd_oke.__version__}"
-        installed.mkdir(parents=True)
-        script = installed / "pulumi-resource-llmd-oke"
-        script.write_text(PLUGIN.format(python=sys.executable, components=COMPONENTS))
-        script.chmod(0o755)
+    installed = tmp_path / "home" / "plugins" / f"resource-llmd-oke-v{llmd_oke.__version__}"
+    installed.mkdir(parents=True)
+    script = installed / "pulumi-resource-llmd-oke"
+    script.write_text(PLUGIN.format(python=sys.executable, components=COMPONENTS))
+    script.chmod(0o755)
 
-        def deploy(name: str, program: Callable[[], None]) -> tuple[dict[tuple[str, str], dict[str, Any]], str]:
-            plugin.objects = {}
-            done = new_stack(program, options, name).up()
-            return plugin.objects, done.outputs["url"].value
+    def deploy(name: str, program: Callable[[], None]) -> tuple[dict[tuple[str, str], dict[str, Any]], str]:
+        plugin = DeclaredObjects()
+        done = stack_with(plugin, program, name).up()
+        return plugin.objects, done.outputs["url"].value
 
-        yield deploy
+    return deploy
 
 
 def test_components_declared_in_another_language_become_the_same_kubernetes_objects(objects_of):
@@ -94,7 +91,9 @@ def test_components_declared_in_another_language_become_the_same_kubernetes_obje
     assert (DEPLOYMENT, "m-aggregated") in declared
 
 
-def test_the_pulumi_engine_shows_the_warning_of_a_deprecated_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_pulumi_engine_shows_the_warning_of_a_deprecated_argument(
+    stack_with: Callable[..., KeptStack], monkeypatch: pytest.MonkeyPatch
+):
     row = {"types": ("ServingNamespaceArgs",), "argument": "tensor_parallel_sizes", "by_hand": "what pods ask for"}
     entry = DeprecatedArgument(**row, since="0.1.0", removed_in="9.0.0")
     monkeypatch.setattr(objects, "deprecated_arguments", lambda: (entry,))
@@ -108,6 +107,5 @@ def test_the_pulumi_engine_shows_the_warning_of_a_deprecated_argument(tmp_path: 
         if event.diagnostic_event and event.diagnostic_event.severity == "warning":
             told.append(event.diagnostic_event.message)
 
-    with serving(DeclaredObjects()) as address:
-        new_stack(program, engine_options(address, tmp_path, monkeypatch)).preview(on_event=hear)
+    stack_with(DeclaredObjects(), program).preview(on_event=hear)
     assert any("ServingNamespace: tensor_parallel_sizes is deprecated since 0.1.0" in text for text in told), told

@@ -1,6 +1,4 @@
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +6,17 @@ import grpc
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
+from engine_servers import DEPLOYMENT, language_server
 from listening import Listener
 from llmd_oke import AggregatedUnit
 from llmd_oke.cluster.gate import NodeGate
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
-from llmd_rehearsal.programs import locate
-from pulumi.automation._server import LanguageServer
-from pulumi.runtime.proto import language_pb2_grpc, provider_pb2
-from pulumi_engine import new_stack
+from pulumi.runtime.proto import provider_pb2
+from pulumi_engine import KeptStack
 from stack_files import model, plan
 from test_engine_gate import POOL, ReplacingPlugin
-from test_engine_updates import DEPLOYMENT, engine_options, serving, unit
+from test_engine_updates import unit
 
 pytestmark = pytest.mark.engine
 
@@ -69,7 +66,7 @@ class Stack:
         """The CLI's exit code, what happened to the Deployment, and the news."""
         self.plugin.calls.clear()
         progress = Listener()
-        cli = PulumiCli(self._project, "test", str(_engine()), self._run)
+        cli = PulumiCli(self._project, "test", "pulumi", self._run)
         status = updates.update(cli, plan(model("agg-tp1-1r")), progress, lambda _: True, yes=True, allow_replace=False)
         return status, [step for step, _ in self.plugin.calls], progress.news
 
@@ -79,38 +76,17 @@ class Stack:
             return run(argv, True)
         if "up" in argv:
             self.servers.update(self.between)
-        with _language(self.program) as address:
+        with language_server(self.program) as address:
             ended = run([*argv, "--client", address, "--exec-kind", "auto.inline"], True)
         self.said = ended.output + ended.errors
         return ended
 
 
-def _engine() -> str:
-    engine = locate("pulumi")
-    assert engine
-    return str(engine.path)
-
-
-@contextmanager
-def _language(program: Any) -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(4))
-    language_pb2_grpc.add_LanguageRuntimeServicer_to_server(LanguageServer(program), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None).wait(10)
-
-
 @pytest.fixture
-def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
-    plugin = DeploymentPlugin()
-    with serving(plugin) as address:
-        options = engine_options(address, tmp_path, monkeypatch)
-        for name, value in (options.env_vars or {}).items():
-            monkeypatch.setenv(name, value)
-        made = Stack(tmp_path / "work", plugin)
-        new_stack(made.program, options)
-        yield made
+def stack(stack_with: Callable[..., KeptStack], tmp_path: Path) -> Stack:
+    made = Stack(tmp_path / "work", DeploymentPlugin())
+    stack_with(made.plugin, made.program)
+    return made
 
 
 def test_an_update_executes_exactly_the_previewed_plan_and_refuses_other_changes(stack: Stack):

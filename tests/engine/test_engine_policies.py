@@ -7,22 +7,21 @@ Pulumi's plug-in for Python (`pulumi-language-python`) starts packs. Where it is
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
+from engine_servers import RecordingPlugin, language_server
 from llmd_base.errors import KitError
 from llmd_oke.operations import pulumi_cli
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
 from llmd_rehearsal.inventory import LANGUAGES
 from llmd_rehearsal.program_definitions import program_definition
 from llmd_rehearsal.programs import locate, why_unavailable
-from pulumi_engine import new_stack
+from pulumi_engine import KeptStack
 from stack_files import PROJECT, model, stack, write
-from test_engine_plans import _language
-from test_engine_updates import RecordingPlugin, engine_options, serving
 
 pytestmark = pytest.mark.engine
 
@@ -36,22 +35,19 @@ class GuardedStack:
 
     def __init__(self, project: Path, plugin: RecordingPlugin) -> None:
         self.image = PINNED
-        self.token, self.hides_token = "none", True
+        self.hides_token = True
         self.plugin, self.project = plugin, project
         shutil.copytree(PROJECT / "examples" / "policies", project / "policies")
-        engine = locate("pulumi")
-        assert engine
-        self.cli = PulumiCli(project, "test", str(engine.path), self._run)
+        self.cli = PulumiCli(project, "test", "pulumi", self._run)
 
     def choose(self, policies: str) -> None:
         (self.project / "policies" / "policies.yaml").write_text(policies)
 
     def program(self) -> None:
         opts = pulumi.ResourceOptions(provider=k8s.Provider("cluster", cluster_identifier="test"))
-        spec = {"containers": [{"name": "server", "image": self.image}]}
+        token = pulumi.Output.secret(TOKEN) if self.hides_token else TOKEN
+        spec = {"containers": [{"name": "server", "image": self.image, "env": [{"name": "HF_TOKEN", "value": token}]}]}
         k8s.core.v1.Pod("server", metadata={"name": "server", "namespace": "llm-d"}, spec=spec, opts=opts)
-        token = pulumi.Output.secret(self.token) if self.hides_token else self.token
-        k8s.core.v1.ConfigMap("settings", metadata={"name": "settings"}, data={"token": token}, opts=opts)
 
     def up(self) -> int:
         self.plugin.calls.clear()
@@ -60,7 +56,7 @@ class GuardedStack:
     def _run(self, argv: Sequence[str], capture: bool) -> CommandResult:
         if not {"up", "preview"} & {*argv[:4]}:
             return run(argv, True)
-        with _language(self.program) as address:
+        with language_server(self.program) as address:
             ended = run([*argv, "--client", address, "--exec-kind", "auto.inline"], True)
         self.said = ended.output + ended.errors
         return ended
@@ -83,56 +79,44 @@ def install_host(kind: str, programs: Path, project: Path) -> None:
 
 
 @pytest.fixture(params=["script", pytest.param("plug-in", marks=pytest.mark.nightly)])
-def guarded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedStack]:
+def guarded(
+    request: pytest.FixtureRequest,
+    stack_with: Callable[..., KeptStack],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> GuardedStack:
     pytest.importorskip("pulumi_policy", reason="pulumi-policy is not installed: scripts/setup dev")
-    plugin = RecordingPlugin()
-    plugin.remembered = "kubernetes:core/v1:Pod"
-    with serving(plugin) as address:
-        options = engine_options(address, tmp_path, monkeypatch)
-        programs = tmp_path / "programs"
-        programs.mkdir()
-        install_host(request.param, programs, tmp_path / "work")
-        monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-        for name, value in (options.env_vars or {}).items():
-            monkeypatch.setenv(name, value)
-        made = GuardedStack(tmp_path / "work", plugin)
-        new_stack(made.program, options)
-        yield made
+    made = GuardedStack(tmp_path / "work", RecordingPlugin())
+    made.plugin.remembered = "kubernetes:core/v1:Pod"
+    stack_with(made.plugin, made.program)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    install_host(request.param, programs, tmp_path / "work")
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return made
 
 
-def test_the_pulumi_engine_refuses_a_resource_that_violates_a_mandatory_policy(guarded: GuardedStack):
-    guarded.choose("levels: {image-digests: mandatory}")
-    guarded.image = TAGGED
-    assert any("can become another one" in text for text in guarded.cli.preview().errors), guarded.said
+def test_the_pulumi_engine_refuses_a_resource_that_violates_mandatory_policies(guarded: GuardedStack):
+    guarded.choose("levels: {image-digests: mandatory, plain-secrets: mandatory}")
+    guarded.image, guarded.hides_token = TAGGED, False
     assert guarded.up()
     assert not guarded.plugin.calls
     assert f"the image {TAGGED} can become another one" in guarded.said
-    guarded.image = PINNED
-    assert guarded.up() == 0, guarded.said
-    assert guarded.plugin.calls == [("create", "server")]
+    assert "spec.containers[0].env[0].value has a token of Hugging Face in plain text" in guarded.said
 
 
 def test_the_pulumi_engine_reports_an_advisory_policy_violation_and_goes_on(guarded: GuardedStack):
-    guarded.choose("levels: {image-digests: advisory}")
+    guarded.choose("levels: {image-digests: advisory, plain-secrets: mandatory}")
     guarded.image = TAGGED
     assert guarded.up() == 0, guarded.said
+    assert guarded.plugin.calls == [("create", "server")]
     assert f"the image {TAGGED} can become another one" in guarded.said
-
-
-def test_a_policy_refuses_secrets_in_plain_text_and_accepts_encrypted_ones(guarded: GuardedStack):
-    guarded.choose("levels: {plain-secrets: mandatory}")
-    guarded.token = TOKEN
-    assert guarded.up() == 0, guarded.said
-    guarded.hides_token = False
-    assert guarded.up()
-    assert "data.token has a token of Hugging Face in plain text" in guarded.said
 
 
 def test_a_policy_refuses_a_stack_whose_monthly_price_exceeds_its_limit(guarded: GuardedStack):
     guarded.choose("levels: {monthly-cost: mandatory}\nmonthlyUsd: 1000\n")
     write(guarded.project, "test", stack(model("1p-tp1-1d-tp1")))
-    assert guarded.cli.preview().errors
-    assert "US dollars a month at list price" in guarded.said
+    assert any("US dollars a month at list price" in text for text in guarded.cli.preview().errors), guarded.said
 
 
 def test_a_policy_pack_without_its_package_names_the_package_to_install(

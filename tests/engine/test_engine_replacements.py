@@ -1,22 +1,20 @@
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
 import stack_files
+from engine_servers import DEPLOYMENT, RecordingPlugin
 from google.protobuf import json_format
 from llmd_oke.operations.recovery import Pending, Recovery, State, recovered_state
 from llmd_oke.program.access import ClusterIdentity
 from llmd_oke.program.addresses import declare_front_door
 from llmd_oke.program.models import declare_address
 from pulumi.runtime.proto import provider_pb2
-from pulumi_engine import new_stack
-from test_engine_updates import DEPLOYMENT, RecordingPlugin, engine_options, serving
+from pulumi_engine import KeptStack
 
 pytestmark = pytest.mark.engine
-
-NONE = {"mode": "none"}
 
 
 class ReadingPlugin(RecordingPlugin):
@@ -57,7 +55,7 @@ def killed(deployment: State, marks: dict[str, Any]) -> tuple[State, Recovery]:
     ],
 )
 def test_after_a_killed_replacement_an_update_deletes_only_the_replaced_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marks: dict[str, Any], deleted: list[tuple[str, str]]
+    stack_with: Callable[..., KeptStack], marks: dict[str, Any], deleted: list[tuple[str, str]]
 ) -> None:
     wanted = {"name": "old"}
 
@@ -70,19 +68,18 @@ def test_after_a_killed_replacement_an_update_deletes_only_the_replaced_object(
         k8s.core.v1.ConfigMap("last", metadata={"name": "last"}, opts=after)
 
     plugin = ReadingPlugin()
-    with serving(plugin) as address:
-        stack = new_stack(program, engine_options(address, tmp_path, monkeypatch))
-        stack.up()
-        exported = stack.export_stack()
-        state, recovery = killed(exported.deployment or {}, marks)
-        exported.deployment = recovered_state(state, recovery)
-        stack.import_stack(exported)
-        stack.refresh(target=recovery.urns)
-        wanted["name"] = "new"
-        plugin.calls.clear()
-        stack.up()
-        assert plugin.calls == deleted
-        assert ids(stack.export_stack().deployment) == ["id-of-new"]
+    stack = stack_with(plugin, program)
+    stack.up()
+    exported = stack.export_stack()
+    state, recovery = killed(exported.deployment or {}, marks)
+    exported.deployment = recovered_state(state, recovery)
+    stack.import_stack(exported)
+    stack.refresh(target=recovery.urns)
+    wanted["name"] = "new"
+    plugin.calls.clear()
+    stack.up()
+    assert plugin.calls == deleted
+    assert ids(stack.export_stack().deployment) == ["id-of-new"]
 
 
 def ids(deployment: State | None) -> list[str]:
@@ -96,43 +93,22 @@ class ServicePlugin(RecordingPlugin):
     remembered = "kubernetes:core/v1:Service"
 
 
-def test_the_service_of_a_model_keeps_its_identity_when_routers_are_added_or_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_service_of_a_model_keeps_its_identity_when_routers_and_a_front_door_come_and_go(
+    stack_with: Callable[..., KeptStack],
 ) -> None:
     """Another Service of that name can't be made beside it."""
-    routed, plain = (
-        stack_files.plan(stack_files.model()),
-        stack_files.plan(stack_files.model("agg-tp1-8r", router=NONE)),
-    )
-    plans = iter([plain, routed, plain])
+    routed, shared = stack_files.plan(stack_files.model()), stack_files.plan(stack_files.model(), frontDoor={})
+    plain = stack_files.plan(stack_files.model("agg-tp1-8r", router={"mode": "none"}))
+    plans = [plain, routed, shared, routed, plain]
 
     def program() -> None:
-        plan, cluster = next(plans), k8s.Provider("cluster", cluster_identifier="test")
-        declare_address(plan, plan.models[0], pulumi.ResourceOptions(provider=cluster), [])
-
-    plugin = ServicePlugin()
-    with serving(plugin) as address:
-        stack = new_stack(program, engine_options(address, tmp_path, monkeypatch))
-        for _ in range(3):
-            stack.up()
-    assert [step for step, _ in plugin.calls] == ["create", "update", "update"]
-
-
-def test_the_service_of_a_model_keeps_its_identity_when_a_front_door_is_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, shared = stack_files.plan(stack_files.model()), stack_files.plan(stack_files.model(), frontDoor={})
-    plans = iter([own, shared, own])
-
-    def program() -> None:
-        plan, access = next(plans), ClusterIdentity("test")
+        plan, access = plans.pop(0), ClusterIdentity("test")
         opts = access.options(access.provider("cluster"))
         door = plan.front_door and declare_front_door(plan, plan.front_door, access, pulumi.Config("llmd-oke"), [])
         declare_address(plan, plan.models[0], opts, [], door)
 
     plugin = ServicePlugin()
-    with serving(plugin) as address:
-        stack = new_stack(program, engine_options(address, tmp_path, monkeypatch))
-        for _ in range(3):
-            stack.up()
-    assert [step for step, name in plugin.calls if "gpt-oss-120b" in name] == ["create", "update", "update"]
+    stack = stack_with(plugin, program)
+    while plans:
+        stack.up()
+    assert [step for step, name in plugin.calls if "gpt-oss-120b" in name] == ["create", *["update"] * 4]

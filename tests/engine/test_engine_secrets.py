@@ -5,7 +5,7 @@ secrets too."""
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 import pulumi_oci as oci
 import pytest
+from engine_servers import RecordingPlugin
 from llmd_base.errors import KitError
 from llmd_oke.cluster.pools import NodeImage
 from llmd_oke.operations import updates
@@ -20,8 +21,7 @@ from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
 from llmd_oke.serving.model_cache import source_secret
 from llmd_oke.serving.namespace import token_secret
 from pulumi import automation
-from pulumi_engine import new_stack
-from test_engine_updates import RecordingPlugin, engine_options, serving
+from pulumi_engine import KeptStack
 
 pytestmark = pytest.mark.engine
 
@@ -74,24 +74,18 @@ def by_the_kit(project: Path) -> list[str]:
     return [*read, *calls, str(caught.value), repr(updates.protected_urns(cli))]
 
 
-def test_pulumis_state_preview_and_log_contain_no_planted_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pulumis_state_preview_and_log_contain_no_planted_secret(stack_with: Callable[..., KeptStack], tmp_path: Path):
     links = {"uri": "https://objectstorage/p/planted-image-link/n/ns/b/images/o/image.oci"}
     told: list[str] = []
     events: list[automation.EngineEvent] = []
-    with serving(RecordingPlugin()) as address:
-        port = address.rpartition(":")[2]
-        options = engine_options(f"{address},oci:{port}", tmp_path, monkeypatch, logs=True)
-        stack = new_stack(lambda: program(links), options)
-        told += [stack.preview(diff=True, on_output=told.append).stdout]
-        told += [stack.up(diff=True, on_output=told.append, on_error=told.append, on_event=events.append).stdout]
-        links["uri"] = links["uri"].replace("image.oci", "other.oci")
-        told += [stack.preview(diff=True, on_output=told.append, on_event=events.append).stdout]
-        for name, value in {**(options.env_vars or {})}.items():
-            monkeypatch.setenv(name, value)
-        told += by_the_kit(tmp_path / "work")
+    stack = stack_with(RecordingPlugin(), lambda: program(links), packages=("kubernetes", "oci"), logs=True)
+    told += [stack.preview(diff=True, on_output=told.append).stdout]
+    told += [stack.up(diff=True, on_output=told.append, on_error=told.append, on_event=events.append).stdout]
+    links["uri"] = links["uri"].replace("image.oci", "other.oci")
+    told += [stack.preview(diff=True, on_output=told.append, on_event=events.append).stdout]
+    told += by_the_kit(tmp_path / "work")
     told += [repr(vars(event)) for event in events if not is_debugging(event)]
-    state = list((tmp_path / ".pulumi/stacks").rglob("test.json"))
-    assert len(state) == 1
+    assert stack.checkpoint.is_file()
     told += [file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file()]
     shown = "\n".join(told)
     assert "imageSourceDetails" in shown

@@ -21,10 +21,8 @@ from llmd_oke.operations import state_archives, states
 from llmd_oke.operations.backend import PASSPHRASE
 from llmd_oke.operations.pulumi_cli import NoStackError, PulumiCli, pulumi_cli
 from llmd_oke.operations.states import MoveOptions
-from llmd_rehearsal.engine import EngineStack, Workspace
-from llmd_rehearsal.programs import locate
-from pulumi.automation._stack import StackInitMode
-from pulumi_engine import count_changes, home_without_logs
+from llmd_rehearsal.engine import Workspace
+from pulumi_engine import KeptStack, count_changes, pulumi_command, state_file, use_pulumi
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.engine
@@ -67,8 +65,9 @@ class Kept:
             secret = pulumi.Config("llmd-oke").require_secret("huggingFaceToken")
             pulumi.export("token", secret.apply(lambda text: f"{text}!"))
 
-        workspace = Workspace(work_dir=str(self.project), program=program)
-        return count_changes(EngineStack("prod", workspace, StackInitMode.SELECT).up)[1]
+        workspace = Workspace(str(self.project), program=program, pulumi_command=pulumi_command())
+        file = state_file(os.environ["PULUMI_BACKEND_URL"], "llmd-oke", "prod")
+        return count_changes(KeptStack("prod", workspace, file).up)[1]
 
     @contextmanager
     def engine_at_work(self) -> Iterator[None]:
@@ -113,33 +112,34 @@ class Kept:
         return content
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
-    engine = locate("pulumi")
-    if engine is None:
-        pytest.skip("there is no `pulumi` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
-    project = tmp_path / "project"
-    for folder in (project / "stacks", project / "backend"):
-        folder.mkdir(parents=True)
-    own = {
-        "PATH": f"{Path(engine.path).parent}{os.pathsep}{os.environ['PATH']}",
-        "PULUMI_BACKEND_URL": f"file://{project / 'backend'}",
-        "PULUMI_HOME": home_without_logs(tmp_path / "home"),
-        PASSPHRASE: "the first passphrase",
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-        "COLUMNS": "400",
-    }
-    for name, value in own.items():
-        monkeypatch.setenv(name, value)
+def use_project(monkeypatch: pytest.MonkeyPatch, project: Path) -> PulumiCli:
+    own = {"PULUMI_BACKEND_URL": f"file://{project / 'backend'}", PASSPHRASE: "the first passphrase", "COLUMNS": "400"}
+    use_pulumi(monkeypatch, project.parent, **own)
+    return pulumi_cli(project, "prod")
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose stack is deployed, for tests that go on with a copy."""
+    project = tmp_path_factory.mktemp("deployed") / "project"
+    for folder in ("stacks", "backend"):
+        (project / folder).mkdir(parents=True)
     (project / "Pulumi.yaml").write_text(PROJECT)
     (project / "stacks" / "Pulumi.prod.yaml").write_text("config:\n  llmd-oke:a: b # why\n")
-    cli = pulumi_cli(project, "prod")
-    cli.create_stack_unasked()
-    words = [cli.program, "config", "set", "--secret", "llmd-oke:huggingFaceToken", "--stack", "prod"]
-    subprocess.run(words, input=SECRET, text=True, cwd=project, check=True, capture_output=True)
-    there = Kept(project, cli, ["a", "b"])
-    there.update()
-    return there
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        cli = use_project(monkeypatch, project)
+        cli.create_stack_unasked()
+        words = [cli.program, "config", "set", "--secret", "llmd-oke:huggingFaceToken", "--stack", "prod"]
+        subprocess.run(words, input=SECRET, text=True, cwd=project, check=True, capture_output=True)
+        Kept(project, cli, ["a", "b"]).update()
+    return project
+
+
+@pytest.fixture
+def kept(deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    project = tmp_path / "project"
+    shutil.copytree(deployed, project)
+    return Kept(project, use_project(monkeypatch, project), ["a", "b"])
 
 
 def test_restoring_an_archive_brings_back_a_lost_state_and_stack_file(kept: Kept):

@@ -3,12 +3,13 @@
 import base64
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from llmd_base.progress import SilentProgress
 from llmd_oke.catalogue.oci_monitoring import oci_monitoring
 from llmd_oke.operations import backend, drift, nodes, rebuild, recovery
 from llmd_oke.operations.nodes import ReplaceOptions, launched_nodes, replace_nodes
-from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.updates import is_gone_after_failure
 from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.engine_events import StepRecorder
@@ -30,7 +31,7 @@ from llmd_rehearsal.engine_nodes import cli_of, oci_client
 from llmd_rehearsal.oci_plugin.region import read_journal
 from llmd_rehearsal.oci_plugin.server import PluginOptions, start
 from pulumi import automation
-from pulumi_engine import home_without_logs, new_stack
+from pulumi_engine import KeptStack, new_stack, use_pulumi
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -64,8 +65,8 @@ class Kit:
     """A small stack. `run` does an operation of the engine on it."""
 
     nodes: Nodes
-    faults: Path
-    options: automation.LocalWorkspaceOptions
+    folder: Path
+    stack: KeptStack
     program: Callable[..., Callable[[], None]]
     rest_url: str
     steps: StepRecorder = field(default_factory=lambda: StepRecorder(lambda _: None))
@@ -85,13 +86,18 @@ class Kit:
             how["replace"] = list(replaced)
         if reads_first:
             how["refresh"] = True
-        return getattr(self._stack(**inputs), operation)(on_event=self.steps.hear, **how)
+        self.stack.workspace.program = self.program(**inputs)
+        return getattr(self.stack, operation)(on_event=self.steps.hear, **how)
+
+    def break_oci(self, faults: str) -> None:
+        """Have OCI fail from now on as a file of faults says."""
+        (self.folder / "oci-faults.yaml").write_text(faults)
 
     def change_behind_the_engine(self, **inputs: Any) -> None:
         """Change what OCI has, and let the engine forget that it did it."""
-        before = self._stack().export_stack()
+        before = self.stack.export_stack()
         self.run("up", **inputs)
-        self._stack().import_stack(before)
+        self.stack.import_stack(before)
 
     def kill_engine_during(self, type_: str, count: int = 1, **inputs: Any) -> None:
         """Kill the engine of an update once OCI creates so many resources of a type, which it gets done without it."""
@@ -117,21 +123,18 @@ class Kit:
         updating.join(LIMIT_S)
         _wait_for(lambda: {"gpu-0", "gpu-1"} <= self.nodes.there)
 
-    def recover(self, monkeypatch: pytest.MonkeyPatch, **inputs: Any) -> tuple[list[str], list[str]]:
+    def recover(self, **inputs: Any) -> tuple[list[str], list[str]]:
         """Return what recovery would do, and what it did then."""
-        self._as_the_engine(monkeypatch)
-        cli = cli_of(self._stack(**inputs), Path(str(self.options.work_dir)), lambda _: None)
+        cli = self._cli(**inputs)
         find = recovery.in_oci(lambda: oci_client(self.rest_url))
         assert backend.unlock(cli) == 0
         foreseen = list(recovery.look(cli.export()["deployment"], find).lines())
         done = recovery.recover(cli, Listener(), lambda: oci_client(self.rest_url))
         return foreseen, list(done.lines())
 
-    def replace_nodes(self, monkeypatch: pytest.MonkeyPatch, *names: str, **inputs: Any) -> list[str]:
+    def replace_nodes(self, *names: str, **inputs: Any) -> list[str]:
         """Launch nodes anew as `nodes replace` does; return what it said."""
-        self._as_the_engine(monkeypatch)
-        stack, listener = self._stack(**inputs), Listener()
-        cli = cli_of(stack, Path(str(self.options.work_dir)), lambda _: None)
+        cli, listener = self._cli(**inputs), Listener()
         how = ReplaceOptions(client=lambda: oci_client(self.rest_url), pause=lambda _: time.sleep(0.01))
         assert replace_nodes(cli, listener, lambda _: True, names, how, yes=True) == 0
         return listener.news
@@ -141,10 +144,9 @@ class Kit:
         answer = httpx2.delete(f"{self.rest_url}/20180222/{collection}/{self.ocid_of(type_)}")
         assert answer.status_code == 200, answer.text
 
-    def forget_losses(self, monkeypatch: pytest.MonkeyPatch, **inputs: Any) -> rebuild.Losses:
+    def forget_losses(self, **inputs: Any) -> rebuild.Losses:
         """Forget what OCI no longer has, as `llmd-oke rebuild` does; return what that was."""
-        self._as_the_engine(monkeypatch)
-        cli = cli_of(self._stack(**inputs), Path(str(self.options.work_dir)), lambda _: None)
+        cli = self._cli(**inputs)
         losses = rebuild.find_losses(cli, lambda: oci_client(self.rest_url), COMPARTMENT, Listener())
         rebuild.forget_losses(cli, losses, Listener())
         return losses
@@ -164,39 +166,28 @@ class Kit:
 
     def journal(self, type_: str) -> list[dict[str, Any]]:
         """Return what OCI's journal says of resources of a type, one after the other."""
-        journal = Path(str(self.options.work_dir)) / "journal.jsonl"
-        return [line for line in read_journal(journal) if line.get("token", "").endswith(f":{type_}")]
+        return [
+            line for line in read_journal(self.folder / "journal.jsonl") if line.get("token", "").endswith(f":{type_}")
+        ]
 
-    def _as_the_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in (self.options.env_vars or {}).items():
-            monkeypatch.setenv(name, value)
-
-    def drift(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    def drift(self) -> list[str]:
         """Return what the CLI sees of such changes, in words."""
-        self._as_the_engine(monkeypatch)
-        cli = PulumiCli(Path(str(self.options.work_dir)), "dev", "pulumi")
-        return [str(item) for item in drift.everywhere(cli, SilentProgress())]
+        return [str(item) for item in drift.everywhere(self._cli(), SilentProgress())]
+
+    def _cli(self, **inputs: Any) -> PulumiCli:
+        """The kit's CLI, which gets the state from its file: a start of Pulumi's takes a sixth of a second."""
+        self.stack.workspace.program = self.program(**inputs)
+        cli = cli_of(self.stack, self.folder, lambda _: None)
+
+        def run(argv: Sequence[str], capture: bool) -> CommandResult:
+            exports = argv[1:3] == ["stack", "export"]
+            return CommandResult(0, json.dumps(vars(self.stack.export_stack()))) if exports else cli.run(argv, capture)
+
+        return replace(cli, run=run)
 
     def resources(self) -> list[dict[str, Any]]:
         """Return what the engine wrote down."""
-        return (self._stack().export_stack().deployment or {})["resources"]
-
-    def export(self) -> Any:
-        """The state."""
-        return self._stack().export_stack()
-
-    def import_state(self, state: Any) -> None:
-        """Take another state for its own."""
-        self._stack().import_stack(state)
-
-    def _stack(self, **inputs: Any) -> automation.Stack:
-        stack = self._made
-        stack.workspace.program = self.program(**inputs)
-        return stack
-
-    @cached_property
-    def _made(self) -> automation.Stack:
-        return new_stack(self.program(), self.options, "dev")
+        return (self.stack.export_stack().deployment or {})["resources"]
 
     def outputs_of(self, type_: str, name: str = "") -> dict[str, Any]:
         """The outputs of a resource, by its type and by its `name` in OCI where there are several."""
@@ -234,6 +225,11 @@ def _wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+Program = Callable[..., Callable[[], None]]
+KitIn = Callable[[Path, Program], Kit]
+Deploy = Callable[..., Kit]
+
+
 @pytest.fixture
 def time_scale() -> float:
     """Wall seconds for a second of OCI's."""
@@ -241,26 +237,57 @@ def time_scale() -> float:
 
 
 @pytest.fixture
-def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_scale: float) -> Iterator[Kit]:
-    pulumi_program = Path(os.environ["LLMD_OKE_PROGRAMS"]) / "pulumi"
-    if not pulumi_program.is_file():
-        pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
-    monkeypatch.setenv("PATH", f"{pulumi_program.parent}:{os.environ['PATH']}")
-    (tmp_path / "kubeconfig.yaml").write_text(KUBECONFIG)
-    nodes, faults, port = Nodes(), tmp_path / "oci-faults.yaml", free_port()
-    files = (tmp_path / "kubeconfig.yaml", tmp_path / "journal.jsonl", faults)
-    server = start(0, PluginOptions(*files, nodes, time_scale, rest_port=port))
-    environment = {
-        "PULUMI_CONFIG_PASSPHRASE": "none",
-        "PULUMI_DEBUG_PROVIDERS": f"oci:{server.port}",
-        "PULUMI_HOME": home_without_logs(tmp_path / "home"),
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-    }
-    backend = automation.ProjectBackend(f"file://{tmp_path}")
-    project = automation.ProjectSettings("oci", "python", backend=backend)
-    options = automation.LocalWorkspaceOptions(str(tmp_path), project_settings=project, env_vars=environment)
-    yield Kit(nodes, faults, options, _program, f"http://127.0.0.1:{port}")
-    server.stop()
+def kit_in(monkeypatch: pytest.MonkeyPatch, time_scale: float) -> Iterator[KitIn]:
+    """A function that returns the stack in a folder, with a stand-in for OCI that goes on from the journal there."""
+    with ExitStack() as ends:
+
+        def standing_in(folder: Path, program: Program) -> Kit:
+            (folder / "kubeconfig.yaml").write_text(KUBECONFIG)
+            nodes, port = Nodes(), free_port()
+            files = (folder / name for name in ("kubeconfig.yaml", "journal.jsonl", "oci-faults.yaml"))
+            server = start(0, PluginOptions(*files, nodes, time_scale, rest_port=port))
+            ends.callback(server.stop)
+            use_pulumi(monkeypatch, folder, PULUMI_DEBUG_PROVIDERS=f"oci:{server.port}")
+            project = automation.ProjectSettings("oci", "python")
+            options = automation.LocalWorkspaceOptions(str(folder), project_settings=project)
+            return Kit(nodes, folder, new_stack(program(), options, "dev"), program, f"http://127.0.0.1:{port}")
+
+        yield standing_in
+
+
+@pytest.fixture
+def kit(kit_in: KitIn, tmp_path: Path) -> Kit:
+    return kit_in(tmp_path, _program)
+
+
+@pytest.fixture(scope="module")
+def deployments() -> dict[str, tuple[Path, set[str]]]:
+    """The folders of stacks that an update has created, and the nodes that each has, by program and inputs."""
+    return {}
+
+
+@pytest.fixture
+def deployed(
+    kit_in: KitIn, tmp_path_factory: pytest.TempPathFactory, deployments: dict[str, tuple[Path, set[str]]]
+) -> Deploy:
+    """A function that returns a stack after its first update with these inputs, which runs once for all tests: each
+    goes on with a copy of the state and of what is in OCI.
+    """
+
+    def deploy(program: Program = _components, **inputs: Any) -> Kit:
+        key = repr((program.__name__, inputs))
+        if key not in deployments:
+            first = kit_in(tmp_path_factory.mktemp("deployed"), program)
+            first.run("up", **inputs)
+            deployments[key] = (first.folder, first.nodes.there)
+        folder, there = deployments[key]
+        copy = tmp_path_factory.mktemp("copy")
+        shutil.copytree(folder, copy, dirs_exist_ok=True)
+        kit = kit_in(copy, program)
+        kit.nodes.there |= there
+        return kit
+
+    return deploy
 
 
 def _program(size: int = 9, name: str = "net", domain: str = DOMAIN, cidr: str = "10.0.32.0/19") -> Callable[[], None]:
@@ -402,15 +429,14 @@ def test_resources_that_need_changed_iam_policies_wait_until_oci_applies_them(ki
     assert words not in stack.run("up", lustre=True).stdout
 
 
-def test_values_that_oci_returns_in_another_form_cause_no_change_in_a_second_update(pools: Kit):
-    result = pools.changes("up")
-    assert set(result) == {"create"}
+def test_values_that_oci_returns_in_another_form_cause_no_change_in_a_second_update(deployed: Deploy):
+    pools = deployed()
     assert set(pools.changes("up")) == {"same"}
     assert set(pools.changes("up", reads_first=True)) == {"same"}
 
 
-def test_system_nodes_get_another_image_only_with_another_kubernetes_version(pools: Kit):
-    pools.run("up")
+def test_system_nodes_get_another_image_only_with_another_kubernetes_version(deployed: Deploy):
+    pools = deployed()
     older = pools.image_of("system")
     assert pools.changes("preview").keys() == {"same"}
     pools.run("up", version="v1.35.2")
@@ -418,29 +444,26 @@ def test_system_nodes_get_another_image_only_with_another_kubernetes_version(poo
     assert (older, pools.image_of("system")) == (newer.replace("1352", "1342"), newer)
 
 
-def test_a_node_image_of_another_kubernetes_version_is_refused(pools: Kit):
-    older = "ocid1.image.oc1.iad.oraclelinux810202606300oke13421100"
-    pools.run("up", image=older)
+def test_a_node_image_of_another_kubernetes_version_is_refused(deployed: Deploy):
+    pools = deployed()
     with pytest.raises(automation.CommandError, match="409-Conflict, Kubernetes version does not match"):
-        pools.run("up", version="v1.35.2", image=older)
+        pools.run("up", version="v1.35.2", image=pools.image_of("system"))
 
 
-def test_renaming_a_cluster_updates_it_in_place(pools: Kit):
-    pools.run("up")
+def test_renaming_a_cluster_updates_it_in_place(deployed: Deploy):
+    pools = deployed()
     before = pools.ocid_of("Cluster")
     pools.run("up", name="renamed")
     assert pools.ocid_of("Cluster") == before
 
 
-def test_instances_are_replaced_one_by_one_and_unchanged_ones_are_kept(pools: Kit):
+def test_instances_are_replaced_one_by_one_and_unchanged_ones_are_kept(deployed: Deploy):
     how: Any = {"launch": "compute-cluster-instances"}
-    pools.run("up", **how)
+    pools = deployed(**how)
     before = pools.instances()
     changes: Any = {"team": "search", "version": "v1.35.2"}
-    earlier: list[Any] = [{"team": "search"}, changes]
-    for changed in earlier:
-        pools.run("up", **how, **changed)
-        assert pools.instances() == before
+    pools.run("up", **how, **changes)
+    assert pools.instances() == before
     assert set(pools.changes("up", **how, **changes)) == {"same"}
     first, second = launched_nodes(pools.resources())
     assert (first.current, second.current) == (False, False)
@@ -455,79 +478,62 @@ def test_instances_are_replaced_one_by_one_and_unchanged_ones_are_kept(pools: Ki
 
 
 @pytest.mark.nightly
-def test_the_replace_nodes_command_relaunches_instances_with_outdated_metadata(
-    pools: Kit, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_replace_nodes_command_relaunches_instances_with_outdated_metadata(deployed: Deploy):
     how: Any = {"launch": "compute-cluster-instances"}
-    pools.run("up", **how)
+    pools = deployed(**how)
     pools.run("up", **how, team="search")
     before = pools.instances()
-    news = pools.replace_nodes(monkeypatch, **how, team="search")
+    news = pools.replace_nodes(**how, team="search")
     assert [item for item in news if item in {"launching anew: gpu-0", "launching anew: gpu-1"}] == [
         "launching anew: gpu-0",
         "launching anew: gpu-1",
     ]
     after = pools.instances()
     assert all(after[name] != before[name] and "team=search" in after[name][1] for name in ("gpu-0", "gpu-1"))
-    assert pools.replace_nodes(monkeypatch, **how, team="search") == ["all nodes were launched as the stack file says"]
+    assert pools.replace_nodes(**how, team="search") == ["all nodes were launched as the stack file says"]
 
 
-def test_cluster_network_nodes_are_replaced_one_by_one_and_current_ones_are_kept(
-    pools: Kit, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("how", "changes", "machines"),
+    [
+        pytest.param({"launch": "cluster-network"}, {"team": "search"}, Kit.machines, id="of a cluster network"),
+        pytest.param({"cycling": False}, {}, Kit.pool_machines, id="of a managed pool"),
+    ],
+)
+def test_gpu_nodes_are_replaced_one_by_one_and_current_ones_are_kept(
+    deployed: Deploy, how: dict[str, Any], changes: dict[str, Any], machines: Callable[[Kit], dict[str, str]]
 ):
-    how: Any = {"launch": "cluster-network"}
-    pools.run("up", **how)
-    before = pools.machines()
-    changes: Any = {"team": "search", "version": "v1.35.2"}
-    pools.run("up", **how, **changes)
-    assert pools.machines() == before
-    news = pools.replace_nodes(monkeypatch, "gpu-1", **how, **changes)
-    assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-1"]
-    assert len(pools.machines().keys() & before.keys()) == 1
-    news = pools.replace_nodes(monkeypatch, **how, **changes)
-    assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-0"]
-    after = pools.machines()
-    assert after.keys().isdisjoint(before)
-    assert len(set(after.values())) == 1
-    assert pools.nodes.there == {"system-0", "gpu-0", "gpu-1"}
-    assert pools.replace_nodes(monkeypatch, **how, **changes)[-1] == "all nodes were launched as the stack file says"
-    assert set(pools.changes("up", **how, **changes)) == {"same"}
-
-
-def test_managed_pool_nodes_are_replaced_one_by_one_and_current_ones_are_kept(
-    pools: Kit, monkeypatch: pytest.MonkeyPatch
-):
-    how: Any = {"cycling": False}
-    pools.run("up", **how)
-    before = pools.pool_machines()
-    newer: Any = {**how, "version": "v1.35.2"}
+    pools = deployed(**how)
+    before = machines(pools)
+    newer: Any = {**how, **changes, "version": "v1.35.2"}
     pools.run("up", **newer)
-    assert pools.pool_machines() == before
-    news = pools.replace_nodes(monkeypatch, "gpu-1", **newer)
+    assert machines(pools) == before
+    news = pools.replace_nodes("gpu-1", **newer)
     assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-1"]
-    news = pools.replace_nodes(monkeypatch, **newer)
+    assert len(machines(pools).keys() & before.keys()) == 1
+    news = pools.replace_nodes(**newer)
     assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-0"]
-    after = pools.pool_machines()
+    after = machines(pools)
     assert after.keys().isdisjoint(before)
-    assert set(after.values()) == {"v1.35.2"}
+    assert len(set(after.values()) - set(before.values())) == len(set(after.values())) == 1
     assert pools.nodes.there == {"system-0", "gpu-0", "gpu-1"}
-    assert pools.replace_nodes(monkeypatch, **newer)[-1] == "all nodes were launched as the stack file says"
+    assert pools.replace_nodes(**newer)[-1] == "all nodes were launched as the stack file says"
     assert set(pools.changes("up", **newer)) == {"same"}
 
 
 def test_a_node_replacement_that_oci_lacks_capacity_for_continues_in_the_next_run(
-    pools: Kit, monkeypatch: pytest.MonkeyPatch
+    deployed: Deploy, monkeypatch: pytest.MonkeyPatch
 ):
     how: Any = {"launch": "cluster-network"}
-    pools.run("up", **how)
+    pools = deployed(**how)
     pools.run("up", **how, team="search")
     before = pools.machines()
-    pools.faults.write_text(NO_MACHINE)
+    pools.break_oci(NO_MACHINE)
     with monkeypatch.context() as impatient:
         impatient.setattr(nodes, "LAUNCH_S", 0.0)
         with pytest.raises(KitError, match="OCI has 1 of 2 instances of gpu"):
-            pools.replace_nodes(monkeypatch, **how, team="search")
-    news = pools.replace_nodes(monkeypatch, **how, team="search")
+            pools.replace_nodes(**how, team="search")
+    news = pools.replace_nodes(**how, team="search")
     assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-1"]
     assert pools.machines().keys().isdisjoint(before)
     assert len(pools.every_machine()) == 2 * len(before)
@@ -542,12 +548,12 @@ def test_a_node_replacement_that_oci_lacks_capacity_for_continues_in_the_next_ru
     ],
 )
 def test_gpu_nodes_of_a_killed_pulumi_update_are_adopted_and_not_created_twice(
-    pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, type_: str, count: int
+    pools: Kit, launch: str, type_: str, count: int
 ):
     how: Any = {"launch": launch}
     pools.kill_engine_during(type_, count, **how)
     ordered = {line["id"] for line in pools.journal(type_)}
-    foreseen, done = pools.recover(monkeypatch, **how)
+    foreseen, done = pools.recover(**how)
     assert foreseen == done
     taken = [line for line in foreseen if line.startswith(f"creating {type_} gpu-")]
     assert [line.split(": ")[1].startswith("it is there, and is taken into the state") for line in taken] == [
@@ -576,34 +582,38 @@ def test_resources_are_created_changed_and_deleted_in_the_order_that_oci_require
     assert kit.nodes.there == set()
 
 
-def test_an_oke_cluster_deleted_outside_pulumi_is_created_again_and_the_vcn_is_kept(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("collection", "type_", "lines"),
+    [
+        (
+            "clusters",
+            "Cluster",
+            [
+                "gone, made anew: Cluster cluster, NodePool gpu",
+                "stays: ComputeCluster rdma, NetworkSecurityGroup group, 2 x Subnet, Vcn vcn",
+            ],
+        ),
+        (
+            "nodePools",
+            "NodePool",
+            [
+                "gone, made anew: NodePool gpu",
+                "stays: Cluster cluster, ComputeCluster rdma, NetworkSecurityGroup group, 2 x Subnet, Vcn vcn",
+            ],
+        ),
+    ],
+)
+def test_what_is_deleted_outside_pulumi_is_created_again_and_the_rest_is_kept(
+    deployed: Deploy, collection: str, type_: str, lines: list[str]
 ):
-    kit.run("up")
-    lost, kept = kit.ocid_of("Cluster"), kit.ocid_of("Vcn")
-    kit.delete_in_oci("clusters", "Cluster")
-    losses = kit.forget_losses(monkeypatch)
-    assert list(losses.lines()) == [
-        "gone, made anew: Cluster cluster, NodePool gpu",
-        "stays: ComputeCluster rdma, NetworkSecurityGroup group, 2 x Subnet, Vcn vcn",
-    ]
-    assert kit.changes("up") == {"same": 7, "create": 2}
-    assert kit.ocid_of("Cluster") != lost
-    assert kit.ocid_of("Vcn") == kept
+    kit = deployed(_program)
+    before = {kind: kit.ocid_of(kind) for kind in ("Vcn", "Cluster", "NodePool")}
+    kit.delete_in_oci(collection, type_)
+    assert list(kit.forget_losses().lines()) == lines
+    lost = ("Cluster", "NodePool") if type_ == "Cluster" else ("NodePool",)
+    assert kit.changes("up") == {"same": 9 - len(lost), "create": len(lost)}
+    assert {kind for kind in before if kit.ocid_of(kind) != before[kind]} == {*lost}
     assert kit.nodes.there == {f"gpu-{index}" for index in range(9)}
-
-
-def test_a_node_pool_deleted_outside_pulumi_is_created_again_in_the_same_cluster(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-):
-    kit.run("up")
-    cluster = kit.ocid_of("Cluster")
-    kit.delete_in_oci("nodePools", "NodePool")
-    losses = kit.forget_losses(monkeypatch)
-    assert [item["type"].rpartition(":")[2] for item in losses.gone] == ["NodePool"]
-    assert losses.objects == ()
-    assert kit.changes("up") == {"same": 8, "create": 1}
-    assert kit.ocid_of("Cluster") == cluster
 
 
 @pytest.mark.parametrize(
@@ -614,13 +624,13 @@ def test_a_node_pool_deleted_outside_pulumi_is_created_again_in_the_same_cluster
     ],
 )
 def test_instances_of_a_deleted_cluster_are_launched_again_for_the_new_cluster(
-    pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, kind: str
+    deployed: Deploy, launch: str, kind: str
 ):
     how: Any = {"launch": launch}
-    pools.run("up", **how)
+    pools = deployed(**how)
     before = {line["id"] for line in pools.journal(kind)}
     pools.delete_in_oci("clusters", "Cluster")
-    losses = pools.forget_losses(monkeypatch, **how)
+    losses = pools.forget_losses(**how)
     assert {item["id"] for item in losses.nodes} == before
     pools.run("up", **how)
     assert {line["id"] for line in pools.journal(kind)} - before
@@ -631,19 +641,6 @@ def test_pulumis_error_for_a_request_that_oci_refuses_has_ocis_message(kit: Kit)
     with pytest.raises(automation.CommandError, match="it is not within the CIDRs of the VCN"):
         kit.run("up", cidr="10.9.0.0/20")
     assert kit.changes("up")["create"] >= 1
-    assert len(kit.nodes.there) == 9
-
-
-def test_a_pool_whose_creation_failed_is_created_by_an_update_that_refreshes_first(kit: Kit):
-    kit.faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
-    with pytest.raises(automation.CommandError, match=r"2 node\(s\) launch failure\. .* Out of host capacity"):
-        kit.run("up")
-    assert kit.nodes.there == set()
-    assert [item["type"] for item in kit.resources() if is_gone_after_failure(item)] == [NODE_POOL]
-    with pytest.raises(automation.CommandError, match="404-NotAuthorizedOrNotFound"):
-        kit.run("up")
-    assert [item["type"] for item in kit.resources() if is_gone_after_failure(item)] == [NODE_POOL]
-    assert kit.changes("up", reads_first=True) == {"same": 8, "create": 1}
     assert len(kit.nodes.there) == 9
 
 
@@ -688,7 +685,7 @@ def test_a_pool_whose_creation_failed_blocks_no_update_whatever_state_oci_record
     pools = replace(kit, program=_many_pools)
     late: list[Any] = [{"resource": "NodePool", "name": state, "state": state} for state in NODE_POOL_STATES]
     late += [{"resource": "ClusterNetwork", "state": "TERMINATED"}]
-    kit.faults.write_text(json.dumps({"faults": [{**rule, "fault": "late-failure", "times": 1} for rule in late]}))
+    kit.break_oci(json.dumps({"faults": [{**rule, "fault": "late-failure", "times": 1} for rule in late]}))
     failed = {*NODE_POOL_STATES, "network"}
     for error in ("creating urn:", "404-NotAuthorizedOrNotFound"):
         with pytest.raises(automation.CommandError):
@@ -699,43 +696,39 @@ def test_a_pool_whose_creation_failed_blocks_no_update_whatever_state_oci_record
     assert set(pools.changes("up")) == {"same"}
 
 
-def test_a_node_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
-    kit.run("up", size=7)
-    kit.faults.write_text("faults: [{resource: NodePool, operation: update, fault: out-of-host-capacity, times: 1}]")
+def test_a_node_pool_that_could_not_grow_is_repaired_by_the_next_update(deployed: Deploy):
+    kit = deployed(_program)
+    kit.break_oci("faults: [{resource: NodePool, operation: update, fault: out-of-host-capacity, times: 1}]")
     with pytest.raises(automation.CommandError, match="Out of host capacity"):
-        kit.run("up")
+        kit.run("up", size=10)
     assert not any(is_gone_after_failure(item) for item in kit.resources())
-    assert kit.changes("up") == {"same": 8, "update": 1}
-    assert len(kit.nodes.there) == 9
+    assert kit.changes("up", size=10) == {"same": 8, "update": 1}
+    assert len(kit.nodes.there) == 10
 
 
-def test_the_drift_report_marks_drift_that_an_update_would_fix_by_a_replacement(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-):
-    kit.run("up", size=1)
-    state = kit.export()
-    (api,) = [item for item in state.deployment["resources"] if item["urn"].endswith("::api")]
+def test_the_drift_report_marks_drift_that_an_update_would_fix_by_a_replacement(deployed: Deploy):
+    kit = deployed(_program)
+    state = kit.stack.export_stack()
+    (api,) = [item for item in (state.deployment or {})["resources"] if item["urn"].endswith("::api")]
     for part in ("inputs", "outputs"):
         api[part]["prohibitPublicIpOnVnic"] = False
-    kit.import_state(state)
-    assert kit.drift(monkeypatch) == [
+    kit.stack.import_stack(state)
+    assert kit.drift() == [
         "Subnet api: prohibitPublicIpOnVnic was False and is True; an update after `pulumi refresh` would replace it:"
         " change it back where it was changed"
     ]
 
 
-def test_the_drift_report_lists_only_changes_in_oci_and_does_not_change_the_state(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-):
-    kit.run("up", size=7)
-    assert kit.drift(monkeypatch) == []
-    kit.change_behind_the_engine(size=9, name="other")
+def test_the_drift_report_lists_only_changes_in_oci_and_does_not_change_the_state(deployed: Deploy):
+    kit = deployed(_program)
+    assert kit.drift() == []
+    kit.change_behind_the_engine(size=10, name="other")
     before = kit.resources()
     undone = "an update after `pulumi refresh` makes it what the stack file says"
-    assert sorted(kit.drift(monkeypatch)) == [
-        f"NodePool gpu: nodeConfigDetails.size was 7 and is 9; {undone}",
+    assert sorted(kit.drift()) == [
+        f"NodePool gpu: nodeConfigDetails.size was 9 and is 10; {undone}",
         f"Vcn vcn: displayName was 'net' and is 'other'; {undone}",
     ]
     assert kit.resources() == before
-    kit.run("up", size=7, reads_first=True)
-    assert kit.drift(monkeypatch) == []
+    kit.run("up", reads_first=True)
+    assert kit.drift() == []
