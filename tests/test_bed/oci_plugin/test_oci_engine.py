@@ -44,6 +44,8 @@ NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 DOMAIN, OTHER_DOMAIN = (f"Uocm:US-ASHBURN-AD-{number}" for number in (1, 2))
 AUTHORITY = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nMII\n").decode()
 NO_MACHINE = "faults: [{resource: ClusterNetwork, operation: update, fault: out-of-host-capacity, times: 3}]"
+SAVING_LAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
+"""Settings with which an engine writes a state when an operation ends, and not after each resource."""
 KUBECONFIG = 'clusters: [{name: c, cluster: {server: "https://10.244.0.1:6443"}}]\n'
 
 
@@ -247,7 +249,7 @@ def kit_in(monkeypatch: pytest.MonkeyPatch, time_scale: float) -> Iterator[KitIn
             files = (folder / name for name in ("kubeconfig.yaml", "journal.jsonl", "oci-faults.yaml"))
             server = start(0, PluginOptions(*files, nodes, time_scale, rest_port=port))
             ends.callback(server.stop)
-            use_pulumi(monkeypatch, folder, PULUMI_DEBUG_PROVIDERS=f"oci:{server.port}")
+            use_pulumi(monkeypatch, folder, PULUMI_DEBUG_PROVIDERS=f"oci:{server.port}", **SAVING_LAST)
             project = automation.ProjectSettings("oci", "python")
             options = automation.LocalWorkspaceOptions(str(folder), project_settings=project)
             return Kit(nodes, folder, new_stack(program(), options, "dev"), program, f"http://127.0.0.1:{port}")
@@ -548,8 +550,9 @@ def test_a_node_replacement_that_oci_lacks_capacity_for_continues_in_the_next_ru
     ],
 )
 def test_gpu_nodes_of_a_killed_pulumi_update_are_adopted_and_not_created_twice(
-    pools: Kit, launch: str, type_: str, count: int
+    pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, type_: str, count: int
 ):
+    monkeypatch.delenv("PULUMI_SKIP_CHECKPOINTS")
     how: Any = {"launch": launch}
     pools.kill_engine_during(type_, count, **how)
     ordered = {line["id"] for line in pools.journal(type_)}
