@@ -93,7 +93,7 @@ class ServicePlugin(RecordingPlugin):
     remembered = "kubernetes:core/v1:Service"
 
 
-def test_the_service_of_a_model_keeps_its_identity_when_routers_and_a_front_door_come_and_go(
+def test_a_models_service_stays_the_same_when_routers_and_a_front_door_come_and_go(
     stack_with: Callable[..., KeptStack],
 ) -> None:
     """Another Service of that name can't be made beside it."""
