@@ -118,7 +118,8 @@ def state_file(backend_url: str, project: str, stack: str) -> Path:
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         (backend / "meta.yaml").write_text("version: 1")
-        file.write_text('{"version": 3, "checkpoint": {"latest": null}}')
+        empty = {"manifest": {"time": "2026-11-30T00:00:00Z", "magic": "", "version": ""}, "metadata": {}}
+        file.write_text(json.dumps({"version": 3, "checkpoint": {"latest": empty}}))
     return file
 
 

@@ -356,9 +356,9 @@ def tainted(project: Project) -> set[str]:
 
 
 def serving(project: Project) -> list[str]:
-    """The nodes of the model's servers."""
-    has_gpu = "'amd.com/gpu' in (p.spec.containers[0].resources.limits or {})"
-    return ask(project, f"[p.spec.nodeName for p in pods if {has_gpu}]")
+    """The nodes of the model's servers, without those of servers that end."""
+    stays = "not p.metadata.deletionTimestamp and 'amd.com/gpu' in (p.spec.containers[0].resources.limits or {})"
+    return ask(project, f"[p.spec.nodeName for p in pods if {stays}]")
 
 
 @pytest.fixture(scope="module")

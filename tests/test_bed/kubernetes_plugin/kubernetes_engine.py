@@ -1,6 +1,5 @@
 """The real engine, attached to the stand-in for Pulumi's plug-in for Kubernetes, and the charts that it may install."""
 
-import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.kubernetes_plugin.readiness import WaitLimits
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
-from pulumi_engine import count_changes, home_without_logs, new_stack
+from pulumi_engine import count_changes, new_stack, use_pulumi
 
 Program = Callable[[pulumi.ResourceOptions], None]
 
@@ -22,22 +21,13 @@ Program = Callable[[pulumi.ResourceOptions], None]
 @contextmanager
 def attached_engine(folder: Path) -> Generator[None]:
     """Have engines that are started meanwhile keep their state in a folder and attach to a stand-in."""
-    if not program("pulumi").is_file():
-        pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
     server = start(limits=WaitLimits(settle_s=1))
-    variables = {
-        "PATH": f"{program('pulumi').parent}:{os.environ['PATH']}",
-        "PULUMI_BACKEND_URL": f"file://{folder}",
-        "PULUMI_CONFIG_PASSPHRASE": "none",
-        "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{server.port}",
-        "PULUMI_HOME": home_without_logs(folder / "home"),
-        "PULUMI_SKIP_UPDATE_CHECK": "true",
-    }
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in variables.items():
-            environment.setenv(name, value)
-        yield
-    server.stop()
+    try:
+        with pytest.MonkeyPatch.context() as environment:
+            use_pulumi(environment, folder, PULUMI_DEBUG_PROVIDERS=f"kubernetes:{server.port}")
+            yield
+    finally:
+        server.stop()
 
 
 def engine_stack(folder: Path, plane: ControlPlane, program_: Program, *, force: bool = False) -> EngineStack:
