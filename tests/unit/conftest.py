@@ -1,10 +1,11 @@
 """Texts of refusals and advice are those of golden files: tests of the kit's own folders say when something is refused,
-`messages/<folder>/<module>.txt` has every text that a user would read then, for a person to read as a whole.
+`messages/<folder>/<module>.txt` has every text that a user would read then, refusals by the test that causes them.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,10 @@ UNIT = Path(__file__).parent
 MESSAGES = UNIT / "messages"
 _LOOPBACK = re.compile(r"(127\.0\.0\.1(?::|', ))[0-9]+")
 UPDATE = "LLMD_OKE_UPDATE_GOLDEN"
-PLACES = pytest.StashKey[dict[Path, set[str]]]()
+PLACES = pytest.StashKey[dict[Path, "Texts"]]()
+
+Texts = dict[str, set[str]]
+"""Refusals by the name of the test that causes them; under an empty name advice, which most tests cause."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,39 +41,62 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the recorded files anew where the environment says so, each with what its own tests caused."""
     for file, texts in session.config.stash[PLACES].items():
         file.unlink(missing_ok=True)
-        if texts:
+        advice = "".join(f"{text}\n" for text in sorted(texts.pop("", ())))
+        refusals = [
+            f"{name}\n" + "".join(f"    {text}\n" for text in sorted(texts[name]))
+            for name in sorted(texts)
+            if texts[name]
+        ]
+        if written := "\n".join(part for part in (advice, *refusals) if part):
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(f"{text}\n" for text in sorted(texts)))
+            file.write_text(written)
+
+
+@cache
+def _recorded(file: Path) -> Texts:
+    texts: Texts = {"": set()}
+    name = ""
+    for line in file.read_text().splitlines() if file.exists() else ():
+        if line.startswith("test_"):
+            name = line
+            texts[name] = set()
+        elif line:
+            texts[name].add(line.removeprefix("    "))
+    return texts
 
 
 @pytest.fixture(autouse=True)
 def _texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hold each text that a test causes to those recorded for its module. Generated examples are left out."""
+    """Hold each refusal that a test causes to those recorded for it, and advice to that recorded for its module.
+    Generated examples are left out.
+    """
     module = request.path.relative_to(UNIT)
     if module.parts[0] not in FOLDERS or hasattr(getattr(request, "function", None), "hypothesis"):
         yield
         return
-    caused: set[str] = set()
+    name = request.node.name
+    caused: Texts = {name: set(), "": set()}
     begin, plan = KitError.__init__, cast("Callable[..., planning.Plan]", planning.plan)
 
     def record(error: KitError, message: str, remedy: str | None = None) -> None:
         begin(error, message, remedy)
         whole = message if remedy is None else f"{message} -> {remedy}"
-        caused.update(whole.splitlines() if isinstance(error, InvalidStack) else [" / ".join(whole.splitlines())])
+        caused[name].update(whole.splitlines() if isinstance(error, InvalidStack) else [" / ".join(whole.splitlines())])
 
     def record_advice(*args: object, **kwargs: object) -> planning.Plan:
         made = plan(*args, **kwargs)
-        caused.update(f"{advice.kind}: {advice.path}: {advice.text}" for advice in made.advice)
+        caused[""].update(f"{advice.kind}: {advice.path}: {advice.text}" for advice in made.advice)
         return made
 
     monkeypatch.setattr(KitError, "__init__", record)
     monkeypatch.setattr(planning, "plan", record_advice)
     place = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     yield
-    texts = {_LOOPBACK.sub(r"\1PORT", text.replace(str(place), "FOLDER") if place else text) for text in caused}
     file = MESSAGES / module.parent / module.with_suffix(".txt").name
-    if os.environ.get(UPDATE):
-        request.config.stash[PLACES].setdefault(file, set()).update(texts)
-        return
-    recorded = set(file.read_text().splitlines()) if file.exists() else set[str]()
-    assert texts <= recorded, f"texts that {file.name} lacks; {UPDATE}=1 accepts them"
+    recorded = _recorded(file)
+    for key, texts in caused.items():
+        told = {_LOOPBACK.sub(r"\1PORT", text.replace(str(place), "FOLDER") if place else text) for text in texts}
+        if os.environ.get(UPDATE):
+            request.config.stash[PLACES].setdefault(file, {}).setdefault(key, set()).update(told)
+        else:
+            assert told <= recorded.get(key, set()), f"texts that {file.name} lacks; {UPDATE}=1 accepts them"
