@@ -53,8 +53,9 @@ def test_a_too_small_model_cache_is_refused_with_a_size_that_is_accepted(monkeyp
 
 
 def test_a_model_cache_on_disks_that_a_created_pool_leaves_unused_is_refused():
-    result = refusals(created_pool(nvme="none"), stack_changes={"storage": storage("node-disk")})
-    assert list(result) == ["gpuPools[0].nvme"]
+    boot_volume_gib = 89  # for all that servers write, without weights
+    pool = created_pool(nvme="none", bootVolumeGib=boot_volume_gib)
+    assert list(refusals(pool, stack_changes={"storage": storage("node-disk")})) == ["gpuPools[0].nvme"]
 
 
 @pytest.mark.parametrize(
