@@ -9,6 +9,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LatentAttention, key_value_copies
 from llmd_oke.catalogue.serving import handshake, repositories
 from llmd_oke.config.engine import engine_settings, flags_by_word
+from llmd_oke.planning.model_plan import Memory
 from llmd_oke.planning.planned_model import memory
 from stack_files import StackObject, existing_pool, known_model, known_shape, model, paths, plan, problems
 
@@ -113,6 +114,12 @@ def test_the_least_sufficient_gpumemoryutilization_is_suggested_at_its_key(role:
     assert problem.accepted == f"for aggregated: {key} of at least 0.6"
     assert only(given(0.59)).accepted.startswith(f"for aggregated: {key} of at least 0.6, or ")
     assert plan(given(0.6))
+
+
+@pytest.mark.parametrize(("ranks", "longest"), [(1, 600), (2, 100), (4, 0)])
+def test_the_longest_sequence_fits_one_data_parallel_rank_beside_its_state(ranks: int, longest: int):
+    fit = Memory(192, 68, 6, 100, key_value_tokens=1000, state_tokens=400, ranks=ranks)
+    assert fit.longest_sequence == longest
 
 
 @pytest.mark.parametrize(("beyond", "suggested"), [(0, True), (1, False)])
