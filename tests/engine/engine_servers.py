@@ -1,4 +1,4 @@
-"""What an engine talks to: a plug-in that accepts every object, and the program of a stack."""
+"""Servers that an engine talks to: a plug-in that accepts every object, and the program of a stack."""
 
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

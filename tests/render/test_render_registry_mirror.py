@@ -56,7 +56,7 @@ VARIANTS: dict[str, StackObject] = {
 
 @pytest.fixture(params=VARIANTS)
 def config(request: pytest.FixtureRequest) -> StackObject:
-    """Each of these stacks with a private registry."""
+    """A stack of `VARIANTS` with a private registry."""
     return {**VARIANTS[request.param], **MIRROR}
 
 

@@ -25,7 +25,7 @@ def envoy() -> Path:
 
 @pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest, envoy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the module's `PROGRAM` saw as the first process of a network namespace, with the real Envoy."""
+    """Observations of the module's `PROGRAM`, the first process of a network namespace, beside the real Envoy."""
     name: str = cast("Any", request).module.PROGRAM
     program = Path(__file__).with_name(name)
     log = tmp_path_factory.mktemp(program.stem) / "envoy.log"

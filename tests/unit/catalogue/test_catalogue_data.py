@@ -127,7 +127,7 @@ def test_gpus_with_published_benchmark_results_have_catalogue_entries():
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.product)
 def test_each_gpu_has_its_files_name_its_rates_and_one_node_type_with_eight_gpus(gpu: catalogue.Gpu):
-    """The node type is either an OCI shape or in the GPU's entry; FP8 is twice as fast as BF16."""
+    """Node types: an OCI shape, or one in the GPU's entry. Rates: twice as much in FP8 as in BF16."""
     assert catalogue.gpu(gpu.product) == gpu
     node = catalogue.node_of_gpu(gpu.product)
     assert node is not None

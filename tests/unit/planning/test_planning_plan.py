@@ -19,7 +19,7 @@ RECORDS = [
 
 
 def test_each_field_of_a_plans_records_is_read_somewhere_in_the_code():
-    """By a name after a dot in the kit's sources, or as an argument of a component, which are copied by name."""
+    """Two ways of reading: a name after a dot in the kit's sources, or an argument of a component, copied by name."""
     paths = (path for folder in ("components", "packages") for path in (SOURCES / folder).rglob("*.py"))
     texts = {path: path.read_text() for path in paths}
     components = [text for path, text in texts.items() if path.parent.name in {"cluster", "operators", "serving"}]

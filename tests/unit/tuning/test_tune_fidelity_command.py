@@ -50,7 +50,7 @@ def test_simulated_throughput_is_within_10_percent_in_and_outside_of_the_fit(pub
 
 @pytest.fixture(name="judged", scope="module")
 def judged_fixture(tmp_path_factory):
-    """What is said of published points beside two rows of the user's and one of a rehearsal, with too low a limit."""
+    """A judgement of published points beside two rows of the user's and one of a rehearsal, with too low a limit."""
     folder = tmp_path_factory.mktemp("judged")
     other = row("end-to-end", gpu="H200", topology="agg-tp2-1r", image="one", output_tokens_per_s=1000, requests=64)
     write_rows([other, row(image="vllm:2", requests=64, output_tokens_per_s=4000.0)], folder / "rows.jsonl")

@@ -88,7 +88,7 @@ def test_prefix_affinity_applies_from_four_fifths_of_a_prompt_cached_on():
 @pytest.mark.parametrize("topology", ["4p-tp1-2d-tp1", "agg-tp1-4r"])
 @pytest.mark.parametrize("profiles", ALIKE.items(), ids="=".join)
 def test_without_prefixes_sessions_and_adapters_profiles_choose_alike(deploy, latency, profiles, topology):
-    """So that the search forecasts equal waits for them."""
+    """The search forecasts equal waits for these profiles."""
     rows = [
         simulate(
             deploy(topology, policy=policy, block_size=128),
