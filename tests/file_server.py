@@ -2,11 +2,11 @@
 
 import io
 import tarfile
-import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 
 
 def archive(files: Mapping[str, bytes], mode: int = 0o644) -> bytes:
@@ -33,23 +33,11 @@ class FileServer:
 def running_file_server() -> Generator[FileServer]:
     """Serve files meanwhile."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            content = served.files.get(self.path)
-            served.asked.append(self.path)
-            self.send_response(404 if content is None else 200)
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
+    def answer(request: HttpRequest) -> HttpAnswer:
+        path = request.url.geturl()
+        served.asked.append(path)
+        return HttpAnswer(200 if path in served.files else 404, served.files.get(path, b""))
 
-        def do_GET(self) -> None:
-            self.do_HEAD()
-            self.wfile.write(served.files.get(self.path, b""))
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        served = FileServer(f"http://127.0.0.1:{server.server_port}")
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    with http_server(answer) as server:
+        served = FileServer(address_of(server))
         yield served
-        server.shutdown()

@@ -1,17 +1,18 @@
 """The engine of a test: where it keeps its own files, and a stack that starts the CLI seldom."""
 
+import atexit
 import base64
 import json
 import os
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from llmd_oke.config import yaml_files
 from llmd_rehearsal.engine import EngineStack, Workspace
 from llmd_rehearsal.engine_events import StepRecorder
@@ -31,19 +32,14 @@ def home_without_logs(folder: Path) -> str:
     return str(folder)
 
 
-class _Vault(BaseHTTPRequestHandler):
-    """A stand-in for HashiCorp's Vault, whose key changes nothing."""
+_running = ExitStack()
+"""Servers that end with this process."""
+atexit.register(_running.close)
 
-    def do_PUT(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        answer = json.dumps({"data": {"plaintext": asked["ciphertext"]}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Say nothing."""
+def _decrypted(request: HttpRequest) -> HttpAnswer:
+    """Return what a Vault of HashiCorp's would answer whose key changes nothing."""
+    return HttpAnswer(200, {"data": {"plaintext": json.loads(request.body)["ciphertext"]}})
 
 
 KEY = base64.b64encode(b"the key of secrets in each state").decode()
@@ -56,9 +52,8 @@ def vault() -> dict[str, str]:
     """Environment variables of a Vault that decrypts the key of a stack's secrets. To derive a key from a passphrase
     takes the CLI as long as all else that a small update does.
     """
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Vault)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return {"VAULT_ADDR": f"http://127.0.0.1:{server.server_port}", "VAULT_TOKEN": "any"}
+    server = _running.enter_context(http_server(_decrypted))
+    return {"VAULT_ADDR": address_of(server), "VAULT_TOKEN": "any"}
 
 
 def use_pulumi(monkeypatch: pytest.MonkeyPatch, folder: Path, *, logs: bool = False, **own: str) -> str:

@@ -6,7 +6,6 @@ Tests push what they need into it, by the OCI Distribution Specification.
 import base64
 import hashlib
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
+from free_ports import free_port
 from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from llmd_rehearsal.programs import locate
 from registry_for_tests import INDEX, MANIFEST
@@ -188,8 +188,7 @@ def running_registry(folder: Path) -> Generator[RegistryProgram]:
 
 @contextmanager
 def _running(folder: Path, program: Path, tokens: TokenService, realm: str) -> Generator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     (folder / "certificate.pem").write_text(tokens.certificate.chain)
     auth = {"realm": realm, "service": SERVICE, "issuer": SERVICE}
     config = {

@@ -64,6 +64,14 @@ def inside_environment(state: Path) -> dict[str, str]:
     return {"KUBECONFIG": str(state / "kubeconfig.yaml"), "LLMD_OKE_CACHE": str(cache_folder())}
 
 
+def command_environment(cluster: LocalCluster) -> dict[str, str]:
+    """Return the environment variables of a user's commands in a local cluster: those of all commands, and PATH with
+    the executables beside this Python, among them `llmd-oke`.
+    """
+    path = f"{sysconfig.get_path('scripts')}:{cluster.environment()['PATH']}"
+    return {**inside_environment(cluster.folder.path), "PATH": path}
+
+
 def run_command(
     project: Path,
     stack: str,
@@ -82,8 +90,7 @@ def run_command(
         KitError: the stack's local cluster isn't up.
     """
     cluster = LocalCluster(rehearsal_folder(project, stack))
-    path = f"{sysconfig.get_path('scripts')}:{cluster.environment()['PATH']}"
-    environment = {**inside_environment(cluster.folder.path), "PATH": path, **(env or {})}
+    environment = {**command_environment(cluster), **(env or {})}
     with cluster.process_inside(argv, env=environment, folder=project, output=output) as process:
         try:
             return process.wait()

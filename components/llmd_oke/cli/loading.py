@@ -31,13 +31,14 @@ class LoadingGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._imported: Mapping[str, Any] = self.commands
-        self.commands = _Commands(self.places, self.panels, self._imported)
+        imported: Mapping[str, Any] = self.commands
+        self._known: Mapping[str, Any] = {**self.places, **imported}
+        self.commands = _Commands(self._known, self.panels)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help text of the group with the list of its commands."""
         commands = self.commands
-        self.commands = _Descriptions(self.places, self.panels, self._imported)
+        self.commands = _Descriptions(self._known, self.panels)
         try:
             super().format_help(ctx, formatter)
         finally:
@@ -47,8 +48,8 @@ class LoadingGroup(TyperGroup):
 class _Commands(UserDict[str, Any]):
     """Mapping of names to commands, and to entry points of commands, which are imported when they are looked up."""
 
-    def __init__(self, places: Mapping[str, str], panels: Mapping[str, str], imported: Mapping[str, Any]) -> None:
-        super().__init__({**places, **imported})
+    def __init__(self, known: Mapping[str, Any], panels: Mapping[str, str]) -> None:
+        super().__init__(known)
         self._panels = panels
 
     def __getitem__(self, name: str) -> Any:

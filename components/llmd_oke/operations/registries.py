@@ -36,7 +36,7 @@ from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.config import yaml_files
 from llmd_oke.operations.findings import Finding, Verdict
 from llmd_oke.planning.container_images import UsedImage, kit_images, project_images
-from llmd_oke.values import VALUES, is_checkout
+from llmd_oke.values import VALUES, is_checkout, parse_yaml
 
 CHECK = "pull"
 
@@ -194,7 +194,7 @@ def _archive_sha256(client: httpx2.Client, chart: HelmChart) -> str:
     index_url = f"{chart.repository}/index.yaml"
     text = bounded_content(client, index_url, MAX_CHART_BYTES)
     _refuse_slow_yaml(text, index_url)
-    index = _Index.model_validate(yaml.load(text, yaml.CSafeLoader))
+    index = _Index.model_validate(parse_yaml(text))
     urls = [
         url
         for listed in index.entries.get(chart.reference, ())

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import yaml
 from llmd_rehearsal import namespaces
 from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 from llmd_rehearsal.local_cluster import LocalCluster
-from llmd_rehearsal.running_rehearsals import inside_environment, rehearsal_folder
+from llmd_rehearsal.running_rehearsals import command_environment, rehearsal_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 900
@@ -96,9 +95,7 @@ class Project:
     def inside(self, stack: str, *argv: str) -> Ended:
         """Run a program inside a stack's local cluster, as `llmd-oke rehearse run` does; fail the test if it fails."""
         cluster = LocalCluster(rehearsal_folder(self.folder, stack))
-        path = f"{sysconfig.get_path('scripts')}:{cluster.environment()['PATH']}"
-        environment = {**inside_environment(cluster.folder.path), "PATH": path}
-        done = cluster.run_inside(argv, env=environment, folder=self.folder, timeout_s=LIMIT_S)
+        done = cluster.run_inside(argv, env=command_environment(cluster), folder=self.folder, timeout_s=LIMIT_S)
         assert done.returncode == 0, done.stderr + done.stdout
         return Ended(0, done.stdout, done.stderr)
 
