@@ -51,7 +51,6 @@ from llmd_rehearsal.engine_events import (
     prepare_decoding,
     step_with_outputs,
 )
-from llmd_rehearsal.engine_nodes import forget_rehearsed_losses, replace_rehearsed_nodes
 from llmd_rehearsal.engine_project import PYTHON, checkpoint_file, in_oci, journal_file, latest, runtime
 from llmd_rehearsal.oci_plugin.bridge import without_defaults
 
@@ -457,6 +456,8 @@ def _prelude(arguments: argparse.Namespace) -> Callable[[], None] | None:
 
 
 def _replacement(arguments: argparse.Namespace) -> Operation:
+    from llmd_rehearsal.engine_nodes import replace_rehearsed_nodes  # noqa: PLC0415 - plans clusters, which few operations need
+
     options = (arguments.target, arguments.at_once, arguments.drain_limit)
 
     def replace(stack: automation.Stack, hear: EventHandler) -> Outputs:
@@ -467,6 +468,8 @@ def _replacement(arguments: argparse.Namespace) -> Operation:
 
 
 def _forgetting(arguments: argparse.Namespace) -> Operation:
+    from llmd_rehearsal.engine_nodes import forget_rehearsed_losses  # noqa: PLC0415 - plans clusters, which few operations need
+
     def forget(stack: automation.Stack, hear: EventHandler) -> Outputs:
         return {"losses": forget_rehearsed_losses(stack, arguments.project, hear, _Lines())}
 

@@ -7,13 +7,14 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlencode
 
 import httpx2
 from llmd_base.errors import KitError
 
-from llmd_oke.access.signing import RequestSigner
+if TYPE_CHECKING:  # it loads cryptography, which a stand-in for OCI's API doesn't need
+    from llmd_oke.access.signing import RequestSigner
 
 TIMEOUT_S = 30.0
 TRIES = 4
@@ -159,7 +160,7 @@ class SignedOciClient:
 
     def __init__(
         self,
-        signer: RequestSigner,
+        signer: "RequestSigner",
         region: str,
         http: httpx2.Client | None = None,
         pause: Callable[[float], None] = time.sleep,

@@ -14,7 +14,6 @@ import typer
 from llmd_base.errors import KitError
 from llmd_bench.files import make_folder
 from llmd_bench.run_context import RunContext
-from rich.markdown import Markdown
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options
@@ -177,6 +176,8 @@ def passport(
     """
     if rehearse:
         run_rehearsed(project, stack, "passport", {"--json": as_json}, reports, time_scale=False, measures=False)
+    from rich.markdown import Markdown  # noqa: PLC0415 - takes longer to load than the rest of rich
+
     from llmd_oke.operations.passport import issue_passports  # noqa: PLC0415
 
     files = issue_passports(stack, planning.plan_stack_file(project, stack), reports or project / "reports")
