@@ -141,7 +141,7 @@ async def run_probe(probe: Probe, model: ContainerModel, container: Container, a
     """
     try:
         answer = _answer(probe, model, container, address, timeout_s)
-        return await within(answer, timeout_s, *container.processes())
+        return await within(answer, timeout_s, container.processes)
     except (OSError, TimeoutError, EOFError, ValueError):
         return False
 

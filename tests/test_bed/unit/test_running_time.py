@@ -123,4 +123,8 @@ async def test_starved_time_of_a_process_does_not_count_against_its_timeout(monk
     loop = asyncio.get_running_loop()
     answer = loop.create_future()
     loop.call_later(0.1, answer.set_result, "done")
-    assert await within(answer, 0.005, 7) == "done"
+    assert await within(answer, 0.005, lambda: (7,)) == "done"
+
+
+async def test_work_that_ends_at_once_examines_no_processes() -> None:
+    assert await within(asyncio.sleep(0, "done"), 5, lambda: pytest.fail("examined")) == "done"
