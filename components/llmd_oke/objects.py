@@ -18,7 +18,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.registry_mirror import MirrorRegistry
 from llmd_oke.catalogue.releases import with_override
 from llmd_oke.config.deprecated_keys import DeprecatedArgument, deprecated_arguments
-from llmd_oke.kubernetes_types import SecurityContext
+from llmd_oke.kubernetes_types import PodSecurityContext, SecurityContext
 from llmd_oke.sdk_modules import plugin_version
 
 Manifest = Mapping[str, Any]
@@ -35,6 +35,9 @@ RESTRICTED_CONTAINER: SecurityContext = {
 """Security context of a container by Kubernetes' `restricted` pod security standard, with a read-only root file system.
 """
 
+NON_ROOT_USER_ID = 65532
+"""User ID of `nonroot` in distroless images, such as Envoy's; pods whose image names no user run as it too."""
+
 _SECRET_FIELDS = {"Secret": ["data", "stringData"]}
 """Fields that are secret in the state whoever filled them, by kind."""
 
@@ -46,6 +49,11 @@ if TYPE_CHECKING:  # a name of the catalogue, or a record of another project's o
     ShapeRef = str | catalogue.Shape
 else:  # the analyzer of component packages knows no unions, and other languages have no records
     ModelRef = ReleaseRef = ShapeRef = str
+
+
+def pod_security(user_id: int) -> PodSecurityContext:
+    """Return the security context of a pod by Kubernetes' `restricted` pod security standard."""
+    return {"runAsNonRoot": True, "runAsUser": user_id, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 class OverrideArgs(TypedDict):

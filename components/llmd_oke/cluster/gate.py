@@ -12,6 +12,7 @@ from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.kubernetes_types import Container, JobSpec, ObjectMeta, PolicyRule
 from llmd_oke.objects import (
+    NON_ROOT_USER_ID,
     RESTRICTED_CONTAINER,
     KubernetesObject,
     Manifest,
@@ -184,7 +185,7 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> Container:
         ],
         "env": [{"name": "NODES", "valueFrom": {"configMapKeyRef": {"name": field_value(config_map), "key": "nodes"}}}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": {**RESTRICTED_CONTAINER, "runAsNonRoot": True, "runAsUser": 65532},
+        "securityContext": {**RESTRICTED_CONTAINER, "runAsNonRoot": True, "runAsUser": NON_ROOT_USER_ID},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "program", "mountPath": FOLDER, "readOnly": True}],
     }

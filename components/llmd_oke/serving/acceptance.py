@@ -29,12 +29,14 @@ from llmd_oke.kubernetes_types import (
     VolumeMount,
 )
 from llmd_oke.objects import (
+    NON_ROOT_USER_ID,
     PART_OF,
     KubernetesObject,
     Manifest,
     RegistryMirrorArgs,
     ShapeRef,
     inputs,
+    pod_security,
     register_outputs,
     registry_mirror,
     resolve_shape,
@@ -403,7 +405,7 @@ def job_spec(config_map: pulumi.Input[str], limit_s: int, system_pool_name: str 
         "restartPolicy": "Never",
         "serviceAccountName": LEADER,
         "automountServiceAccountToken": True,
-        "securityContext": bench_program.pod_security(bench_program.USER_ID),
+        "securityContext": pod_security(NON_ROOT_USER_ID),
         "containers": [container],
         "volumes": [bench_program.volume(config_map)],
     }

@@ -24,7 +24,6 @@ from llmd_oke.kubernetes_types import (
     Container,
     EnvVar,
     NodeSelectorTerm,
-    PodSecurityContext,
     PodSpec,
     ResourceRequirements,
     SecurityContext,
@@ -32,7 +31,7 @@ from llmd_oke.kubernetes_types import (
     Volume,
     VolumeMount,
 )
-from llmd_oke.objects import RESTRICTED_CONTAINER, Manifest, field_value
+from llmd_oke.objects import NON_ROOT_USER_ID, RESTRICTED_CONTAINER, Manifest, field_value, pod_security
 from llmd_oke.serving.manifests import from_field, object_metadata
 
 PACKAGES = ("llmd_base", "llmd_bench", "llmd_pods")
@@ -40,8 +39,6 @@ PACKAGES = ("llmd_base", "llmd_bench", "llmd_pods")
 
 FOLDER = "/opt/llmd-oke"
 FILE = "program.pyz"
-USER_ID = 65532
-"""User ID of pods whose image names no user."""
 
 VOLUME = "program"
 
@@ -125,11 +122,6 @@ def identity() -> list[EnvVar]:
     ]
 
 
-def pod_security(user_id: int) -> PodSecurityContext:
-    """Return the security context of a pod by Kubernetes' `restricted` pod security standard."""
-    return {"runAsNonRoot": True, "runAsUser": user_id, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
 def root_with(capability: str) -> SecurityContext:
     """Return the security context of a container that runs as root with one capability alone, such as `CHOWN`."""
     return {**RESTRICTED_CONTAINER, "capabilities": {"drop": ["ALL"], "add": [capability]}, "runAsUser": 0}
@@ -167,7 +159,7 @@ def waiting_pod(name: str, words: list[str], tolerated: list[Toleration]) -> Pod
         "serviceAccountName": name,
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
-        "securityContext": pod_security(USER_ID),
+        "securityContext": pod_security(NON_ROOT_USER_ID),
         "tolerations": tolerated,
         "containers": [waits],
         "volumes": [volume(name)],

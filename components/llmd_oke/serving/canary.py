@@ -6,7 +6,7 @@ from llmd_bench.canary_request import METRICS_PORT
 
 from llmd_oke.catalogue.benchmarks import CanaryFacts, bench_jobs, canaries
 from llmd_oke.kubernetes_types import PodSpec, PolicyRule, Probe
-from llmd_oke.objects import Manifest, inputs, register_outputs, resolve_shape, when_declared
+from llmd_oke.objects import Manifest, inputs, pod_security, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program, labels
 from llmd_oke.serving.args import BenchPodArgs
 from llmd_oke.serving.manifests import (
@@ -111,7 +111,7 @@ def _pod(args: CanaryArgs, known: CanaryFacts) -> PodSpec:
         "serviceAccountName": object_name(args),
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "securityContext": bench_program.pod_security(bench_jobs().user_id),
+        "securityContext": pod_security(bench_jobs().user_id),
         "affinity": bench_program.rather_on(shape.name),
         "tolerations": tolerations(shape, args.get("node_taints")),
         "containers": [container],

@@ -14,6 +14,7 @@ import pulumi
 from llmd_oke.catalogue.server_settings import SERVER_PORT
 from llmd_oke.kubernetes_types import Container, ObjectMeta, PodSpec, TopologySpreadConstraint, Volume
 from llmd_oke.objects import (
+    NON_ROOT_USER_ID,
     PART_OF,
     RESTRICTED_CONTAINER,
     Manifest,
@@ -21,6 +22,7 @@ from llmd_oke.objects import (
     ReleaseRef,
     after,
     inputs,
+    pod_security,
     register_outputs,
     resolve_release,
     when_declared,
@@ -35,9 +37,6 @@ DEFAULT_READY_TIMEOUT_S = 600
 
 CONFIG_FOLDER = "/etc/envoy"
 CONFIG_FILE = "envoy.yaml"
-
-_NOBODY = 65532
-"""User ID of `nonroot` in distroless images such as Envoy's."""
 
 _GRACE_S = DRAIN_LIMIT_S + 15
 _STUCK_GRACE_S = 10
@@ -226,12 +225,7 @@ def envoys(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
         "topologySpreadConstraints": spread,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _NOBODY,
-            "runAsGroup": _NOBODY,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {**pod_security(NON_ROOT_USER_ID), "runAsGroup": NON_ROOT_USER_ID},
         "containers": [_container(image, ports, {name: folder for name, (folder, _) in volumes.items()})],
         "volumes": [{**source, "name": name} for name, (_, source) in volumes.items()],
     }

@@ -10,11 +10,13 @@ import pulumi
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.kubernetes_types import ObjectMeta, PodSpec, PolicyRule
 from llmd_oke.objects import (
+    NON_ROOT_USER_ID,
     PART_OF,
     RESTRICTED_CONTAINER,
     Manifest,
     ShapeRef,
     inputs,
+    pod_security,
     register_outputs,
     resolve_shape,
     when_declared,
@@ -95,7 +97,7 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
     pod: PodSpec = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 1,
-        "securityContext": bench_program.pod_security(bench_program.USER_ID),
+        "securityContext": pod_security(NON_ROOT_USER_ID),
         "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
         "tolerations": tolerations(nodes, args.get("node_taints")),
         "containers": [

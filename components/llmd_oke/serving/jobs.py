@@ -29,7 +29,7 @@ from llmd_oke.kubernetes_types import (
     Toleration,
     VolumeMount,
 )
-from llmd_oke.objects import Manifest
+from llmd_oke.objects import Manifest, pod_security
 from llmd_oke.serving import bench_program, vllm
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.manifests import api_access_mount, api_access_volume, role, role_binding, tolerations
@@ -144,7 +144,7 @@ def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> Ma
         volumeMounts=[bench_program.mount()],
     )
     pod: PodSpec = {
-        **_load_pod(settings, bench_program.pod_security(facts.user_id)),
+        **_load_pod(settings, pod_security(facts.user_id)),
         "containers": [container],
         "volumes": [bench_program.volume(f"{settings.job}-program")],
     }
@@ -200,7 +200,7 @@ def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_
         resources=bench_program.resources(facts.smoke),
         volumeMounts=[bench_program.mount(), {**results, "readOnly": True}, api_access_mount()],
     )
-    security: PodSecurityContext = {**bench_program.pod_security(tool.user_id), "fsGroup": tool.user_id}
+    security: PodSecurityContext = {**pod_security(tool.user_id), "fsGroup": tool.user_id}
     pod: PodSpec = {
         **_load_pod(settings, security),
         "automountServiceAccountToken": False,
@@ -282,7 +282,7 @@ def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFact
     pod: PodSpec = {
         "automountServiceAccountToken": False,
         "restartPolicy": "Never",
-        "securityContext": bench_program.pod_security(facts.user_id),
+        "securityContext": pod_security(facts.user_id),
         "tolerations": settings.tolerations(),
         "containers": [container],
         "volumes": [

@@ -29,11 +29,13 @@ from llmd_oke.kubernetes_types import (
     Volume,
 )
 from llmd_oke.objects import (
+    NON_ROOT_USER_ID,
     RESTRICTED_CONTAINER,
     Manifest,
     field_value,
     inputs,
     mapped,
+    pod_security,
     register_outputs,
     resolve_release,
     when_declared,
@@ -82,9 +84,6 @@ _ANSWERS: Probe = {"tcpSocket": {"port": envoy.PICKER_PORT}, "periodSeconds": 2,
 """Startup probe of a picker behind a Gateway. A picker reports ready before it accepts calls, since it then still
 creates its certificate, which takes seconds. An Envoy beside it retries; a Gateway answers 500 (observed with v0.7.1).
 """
-
-_USER = 65532
-"""User ID of `nonroot` in both images."""
 
 _READ = ["get", "watch", "list"]
 
@@ -354,12 +353,7 @@ class _Objects:
             "serviceAccountName": self.name,
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": _GRACE_S,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": _USER,
-                "runAsGroup": _USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": {**pod_security(NON_ROOT_USER_ID), "runAsGroup": NON_ROOT_USER_ID},
             "containers": [*([] if self.gateway else [self.proxy()]), self.picker()],
             "volumes": [
                 *([] if self.gateway else [proxy_volume]),

@@ -5,7 +5,7 @@ from llmd_base.config_maps import LABEL as SMOKE
 
 from llmd_oke.catalogue.benchmarks import JobFacts, bench_jobs
 from llmd_oke.kubernetes_types import Container, ObjectMeta, PodSpec, PolicyRule
-from llmd_oke.objects import PART_OF, Manifest, inputs, register_outputs, resolve_shape, when_declared
+from llmd_oke.objects import PART_OF, Manifest, inputs, pod_security, register_outputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import BenchPodArgs
 from llmd_oke.serving.manifests import (
@@ -151,7 +151,7 @@ def _pod(args: SmokeBenchmarkArgs, settings: JobFacts) -> PodSpec:
         "serviceAccountName": object_name(args),
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
-        "securityContext": bench_program.pod_security(settings.user_id),
+        "securityContext": pod_security(settings.user_id),
         "affinity": bench_program.rather_on(shape.name),
         "tolerations": tolerations(shape, args.get("node_taints")),
         "containers": [_container(args, settings)],
