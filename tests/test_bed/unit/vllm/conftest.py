@@ -1,22 +1,28 @@
-"""Engines on virtual time: simulations of minutes that take milliseconds."""
+"""Engines on virtual time: simulations of minutes that take milliseconds. Engines behind their API, on loopback."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
-from llmd_rehearsal.vllm.clocks import Lag
+from aiohttp import test_utils
+from llmd_rehearsal.vllm.adapters import ServedAdapters
+from llmd_rehearsal.vllm.api import ServerApi
+from llmd_rehearsal.vllm.clocks import Lag, WallClock
 from llmd_rehearsal.vllm.command import KeyValueTransfer, settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.kv_events import EventBatch, KvEventLog
 from llmd_rehearsal.vllm.kv_files import KvFiles
-from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
-from llmd_rehearsal.vllm.startup import cache_size, splits_by_heads
+from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, splits_by_heads
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model
 from llmd_tuner.search_inputs import known_model, known_shape
 from virtual_clock import VirtualClock
+from vllm_for_tests import NIXL
 
 
 @dataclass
@@ -148,3 +154,76 @@ def serve_fixture(clock: VirtualClock, network: TransferNetwork) -> Callable[...
         return server
 
     return serve
+
+
+@pytest.fixture(name="pair")
+def pair_fixture(serve: Callable[..., Server]) -> tuple[Server, Server]:
+    """A prefill server and a decode server."""
+    prefill = serve("--kv-transfer-config", NIXL)
+    return prefill, serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3")
+
+
+@pytest.fixture(name="pull_from_vanished")
+def pull_from_vanished_fixture(clock: VirtualClock) -> Callable[[Server, Server], Request]:
+    """Pull a prompt from a prefill server that vanished; return the decode request."""
+
+    def pull(prefill: Server, decode: Server) -> Request:
+        filled = prefill.request(4096, 1, hold=True)
+        clock.run(until_s=1)
+        prefill.leave()
+        request = decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+        clock.run(until_s=20)
+        return request
+
+    return pull
+
+
+@pytest.fixture(name="start_api")
+async def start_api_fixture(network: TransferNetwork) -> AsyncIterator[Callable[..., Any]]:
+    """Start servers a hundred times faster than real ones; return a client of each, with its engines and its log."""
+    clients: list[Any] = []
+    clock = WallClock(asyncio.get_running_loop(), 0.01)
+
+    async def start(
+        *flags: str,
+        name: str = "gpt-oss-120b",
+        port: int = 5600,
+        environment: Mapping[str, str] | None = None,
+        version: str = "v1",
+        adapters_of: tuple[str, ContainerFiles] | None = None,
+        **format_: Any,
+    ) -> Any:
+        chosen, nodes = known_model(name), known_shape("BM.GPU.MI300X.8")
+        environment = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(port), **(environment or {})}
+        options = settings(["vllm", "serve", chosen.repository, *flags], environment)
+        cache, latency = cache_size(options, chosen, nodes), latency_model(known_model("gpt-oss-120b"), nodes)
+        assert latency is not None
+        served, drafted = options.served_model_names[0], options.draft.tokens if options.draft else 0
+        adapters = AdapterMetrics(options.adapters.room.slots) if options.adapters else None
+        engines: list[SimulatedEngine] = []
+        ends: list[str] = []
+        for rank in range(options.parallelism.data_parallel_size):
+            own = options.of_rank(rank)
+            connector = own.transfer is not None
+            metrics = ServerMetrics(
+                served, {}, connector=connector, lag=clock.lag, rank=rank, drafted=drafted, adapters=adapters
+            )
+            engine = SimulatedEngine(own, cache, latency, metrics, clock, network, crash=lambda: ends.append("crashed"))
+            if own.transfer is not None:
+                place = (own.transfer.engine_id, "localhost", own.transfer.side_channel_port)
+                network.join(Identity(*place, None, "m", "i", 16, "auto", 1, False), engine)
+            engines.append(engine)
+        lines: list[str] = []
+        if adapters_of and options.adapters:
+            folder, files = adapters_of
+            format_["adapters"] = ServedAdapters(options.adapters, folder, served, files, lines.append)
+        api = ServerApi(options, engines, version, 0, 0, lines.append, **format_)
+        client: Any = test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True))
+        client.engine, client.engines, client.ends, client.log = engines[0], engines, ends, lines
+        await client.start_server()
+        clients.append(client)
+        return client
+
+    yield start
+    for client in clients:
+        await client.close()

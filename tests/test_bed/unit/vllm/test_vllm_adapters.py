@@ -2,23 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import test_utils
-from llmd_oke.catalogue import model, shape
 from llmd_rehearsal.vllm.adapters import ServedAdapters
-from llmd_rehearsal.vllm.api import ServerApi
-from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.command import IGNORED_ADAPTERS, settings
-from llmd_rehearsal.vllm.engine import SimulatedEngine
 from llmd_rehearsal.vllm.flags import StartRefusal
-from llmd_rehearsal.vllm.metrics import AdapterMetrics, ServerMetrics
-from llmd_rehearsal.vllm.nixl import TransferNetwork
-from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size
-from llmd_tuner.latency_models import latency_model
+from llmd_rehearsal.vllm.startup import ContainerFiles
+from vllm_for_tests import events, post
 
 LLAMA, BASE = "meta-llama/Llama-3.1-8B-Instruct", "/model-cache/hub/snapshots/c"
 UPDATES = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_LORA_RESOLVER_CACHE_DIR": "/model-cache/adapters"}
@@ -35,36 +28,23 @@ def adapter(folder: Path, *names: str, **changes: Any) -> None:
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+def start(tmp_path: Path, start_api: Callable[..., Any]) -> Callable[..., Any]:
     (tmp_path / "adapters").mkdir()
-    clients: list[test_utils.TestClient[Any, Any]] = []
-    nodes, chosen = shape("BM.GPU.MI300X.8"), model("llama-3.1-8b-instruct")
-    clock = WallClock(asyncio.get_running_loop(), 0.01)
+    served = {"name": "llama-3.1-8b-instruct", "adapters_of": (BASE, ContainerFiles({"/model-cache": str(tmp_path)}))}
 
-    async def begin(*flags: str, **environment: str) -> test_utils.TestClient[Any, Any]:
-        words = ["vllm", "serve", LLAMA, "--enable-lora", "--max-lora-rank=16", *flags]
-        options = settings(words, {**UPDATES, **environment})
-        cache, latency = cache_size(options, chosen, nodes), latency_model(model("gpt-oss-120b"), nodes)
-        adapters = AdapterMetrics(options.adapters.room.slots)
-        metrics = ServerMetrics(LLAMA, {}, connector=False, lag=clock.lag, rank=0, adapters=adapters)
-        engine = SimulatedEngine(options, cache, latency, metrics, clock, TransferNetwork())
-        files = ContainerFiles({"/model-cache": str(tmp_path)})
-        served = ServedAdapters(options.adapters, BASE, LLAMA, files, lambda _: None)
-        api = ServerApi(options, [engine], "v0.30.0", 0, 0, print, adapters=served)
-        client = test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True))
-        await client.start_server()
-        clients.append(client)
-        return client
+    def begin(*flags: str, **environment: str) -> Any:
+        words = ("--enable-lora", "--max-lora-rank=16", *flags)
+        return start_api(*words, environment={**UPDATES, **environment}, version="v0.30.0", **served)
 
-    yield begin
-    for client in clients:
-        await client.close()
+    return begin
 
 
-async def ask(client: Any, name: str, **more: Any) -> tuple[int, Any]:
-    body = {"model": name, "prompt": "hello", "max_tokens": 4, "ignore_eos": True, **more}
-    answer = await client.post("/v1/completions", json=body)
-    return answer.status, await (answer.text() if more.get("stream") else answer.json())
+def prompt(name: str, tokens: int = 4) -> dict[str, Any]:
+    return {"model": name, "prompt": "hello", "max_tokens": tokens, "ignore_eos": True}
+
+
+async def ask(client: Any, name: str, tokens: int = 4) -> tuple[int, Any]:
+    return await post(client, "/v1/completions", prompt(name, tokens))
 
 
 async def text(client: Any, name: str) -> str:
@@ -85,9 +65,8 @@ async def test_an_adapter_that_is_added_while_a_server_runs_is_found_and_changes
 async def test_a_streamed_answer_has_the_text_of_the_complete_answer(start, tmp_path: Path):
     client = await start()
     adapter(tmp_path, "sql-1")
-    _, events = await ask(client, "sql-1", stream=True)
-    documents = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: {")]
-    said = "".join(choice["text"] for document in documents for choice in document["choices"])
+    streamed = await events(client, "/v1/completions", prompt("sql-1"))
+    said = "".join(choice["text"] for event in streamed for choice in event["choices"])
     assert said == await text(client, "sql-1")
 
 
@@ -185,7 +164,7 @@ async def test_a_request_that_waits_for_an_adapter_slot_does_not_block_later_req
     client = await start("--max-loras=2")
     adapter(tmp_path, "sql-1", "sql-2", "sql-3")
     names = ["sql-1", "sql-2", "sql-3", "sql-1", LLAMA]
-    answers = await asyncio.gather(*(ask(client, name, max_tokens=40) for name in names))
+    answers = await asyncio.gather(*(ask(client, name, 40) for name in names))
     assert [status for status, _ in answers] == [200] * 5
     listed = {item for item, _ in await info(client)}
     assert labels("sql-1,sql-2") in listed

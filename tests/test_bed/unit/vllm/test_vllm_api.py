@@ -2,58 +2,16 @@
 
 import asyncio
 import json
+from collections import Counter
+from functools import partial
 
 import pytest
-from aiohttp import test_utils
-from llmd_oke.catalogue import model, shape
-from llmd_rehearsal.vllm.api import ServerApi
-from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import settings
-from llmd_rehearsal.vllm.engine import SimulatedEngine
-from llmd_rehearsal.vllm.metrics import ServerMetrics
-from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
-from llmd_rehearsal.vllm.startup import cache_size
-from llmd_tuner.latency_models import latency_model
-
-NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
-
-
-@pytest.fixture(name="network")
-def network_fixture():
-    return TransferNetwork()
+from vllm_for_tests import NIXL, events, post
 
 
 @pytest.fixture(name="start")
-async def start_fixture(network):
-    """Start servers; return a client of each."""
-    clients, nodes, chosen = [], shape("BM.GPU.MI300X.8"), model("gpt-oss-120b")
-    clock = WallClock(asyncio.get_running_loop(), 0.01)
-
-    async def start(*flags, port=5600, version="v1", **format_):
-        environment = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
-        options = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
-        cache, latency = cache_size(options, chosen, nodes), latency_model(chosen, nodes)
-        engines: list[SimulatedEngine] = []
-        ends: list[str] = []
-        for rank in range(options.parallelism.data_parallel_size):
-            own = options.of_rank(rank)
-            metrics = ServerMetrics("gpt", {}, connector=own.transfer is not None, lag=clock.lag, rank=rank)
-            engine = SimulatedEngine(own, cache, latency, metrics, clock, network, crash=lambda: ends.append("crashed"))
-            if own.transfer is not None:
-                place = (own.transfer.engine_id, "localhost", own.transfer.side_channel_port)
-                network.join(Identity(*place, None, "m", "i", 16, "auto", 1, False), engine)
-            engines.append(engine)
-        lines: list[str] = []
-        api = ServerApi(options, engines, version, 0, 0, lines.append, **format_)
-        client = test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True))
-        client.engine, client.engines, client.ends, client.log = engines[0], engines, ends, lines
-        await client.start_server()
-        clients.append(client)
-        return client
-
-    yield start
-    for client in clients:
-        await client.close()
+def start_fixture(start_api):
+    return partial(start_api, "--served-model-name", "gpt")
 
 
 @pytest.fixture(name="server")
@@ -66,29 +24,15 @@ async def harmony_fixture(start):
     return await start("--max-model-len", "4096", harmony=True)
 
 
-async def post(client, path, body):
-    response = await client.post(path, json=body)
-    return response.status, await response.json()
-
-
-async def events(client, path, body):
-    """The events of a stream, decoded but for the last."""
-    response = await client.post(path, json={"stream": True, **body})
-    assert response.status == 200
-    assert response.headers["Content-Type"].startswith("text/event-stream")
-    *parts, done, rest = (await response.text()).split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    return [json.loads(part.removeprefix("data: ")) for part in parts]
-
-
-async def test_a_streamed_completion_has_one_event_for_each_token(server):
-    body = {"prompt": "hello there", "max_tokens": 5}
+@pytest.mark.parametrize("tokens", [1, 5])
+async def test_a_streamed_completion_has_one_event_for_each_token(server, tokens):
+    body = {"prompt": "hello there", "max_tokens": tokens}
     streamed = await events(server, "/v1/completions", body)
     choices = [event["choices"][0] for event in streamed]
     _, whole = await post(server, "/v1/completions", body)
-    assert [choice["finish_reason"] for choice in choices] == [None] * 4 + ["length"]
+    assert [choice["finish_reason"] for choice in choices] == [None] * (tokens - 1) + ["length"]
     assert "".join(choice["text"] for choice in choices) == whole["choices"][0]["text"]
-    assert (whole["object"], len(whole["choices"][0]["text"])) == ("text_completion", 4 * 5)
+    assert (whole["object"], len(whole["choices"][0]["text"])) == ("text_completion", 4 * tokens)
     assert len({event["id"] for event in streamed}) == 1
 
 
@@ -98,11 +42,6 @@ async def test_a_streamed_chat_begins_with_the_role(server):
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert all(delta.keys() == {"content"} for delta in deltas[1:])
     assert len(deltas) == 1 + 3
-
-
-async def test_a_single_token_can_be_streamed(server):
-    (only,) = await events(server, "/v1/completions", {"prompt": "hello", "max_tokens": 1})
-    assert only["choices"][0]["finish_reason"] == "length"
 
 
 async def test_a_chat_without_max_tokens_ends_by_itself_at_the_same_token_each_time(server):
@@ -155,16 +94,11 @@ async def test_invalid_requests_get_vllms_error_messages(server, path, body, wor
 async def test_without_its_harmony_vocabulary_gpt_oss_answers_completions_only(start):
     """vLLM 0.26 and 0.30 start by their source, and fail as they render the first chat."""
     server = await start(harmony=True, vocabulary_error="no vocab file")
-    for path, prompt in (
-        ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
-        ("responses", {"input": "x"}),
-    ):
-        status, answer = await post(server, f"/v1/{path}", prompt)
-        assert (status, answer["error"]["type"], answer["error"]["message"]) == (
-            500,
-            "InternalServerError",
-            "no vocab file",
-        )
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    for path, prompt in (("/v1/chat/completions", chat), ("/v1/responses", {"input": "x"})):
+        status, answer = await post(server, path, prompt)
+        assert (status, answer["error"]["type"]) == (500, "InternalServerError")
+        assert answer["error"]["message"] == "no vocab file"
     assert (await post(server, "/v1/completions", {"prompt": "x", "max_tokens": 1}))[0] == 200
     assert server.log == ["ERROR openai_harmony.HarmonyError: no vocab file"] * 2
 
@@ -173,12 +107,8 @@ async def test_gpt_oss_refuses_request_parameters_that_its_harmony_format_does_n
     """gpt-oss: no log probabilities in responses, no forced tools, and its own check of the prompt's length."""
     with_logprobs = {"input": "x", "include": ["message.output_text.logprobs"]}
     assert (await post(harmony, "/v1/responses", with_logprobs))[1]["error"]["param"] == "logprobs"
-    forced = {
-        "input": "x",
-        "tool_choice": {"type": "function", "name": "f"},
-        "tools": [{"type": "function", "name": "f"}],
-    }
-    assert (await post(harmony, "/v1/responses", forced))[0] == 501
+    tool = {"type": "function", "name": "f"}
+    assert (await post(harmony, "/v1/responses", {"input": "x", "tool_choice": tool, "tools": [tool]}))[0] == 501
     status, error = await post(harmony, "/v1/responses", {"input": "x" * 4 * 4096})
     assert (status, error["error"]["type"]) == (400, "invalid_request_error")
     status, answer = await post(harmony, "/v1/responses", {"input": "x" * 4 * 4090, "max_output_tokens": 5000})
@@ -213,9 +143,7 @@ async def test_several_answers_can_stream_at_the_same_time(server):
     body = {"prompt": ["hello there", "good morning"], "n": 2, "max_tokens": 3, "ignore_eos": True}
     streamed = await events(server, "/v1/completions", {**body, "stream_options": {"include_usage": True}})
     choices = [event["choices"][0] for event in streamed[:-1]]
-    assert {index: sum(choice["index"] == index for choice in choices) for index in range(4)} == dict.fromkeys(
-        range(4), 3
-    )
+    assert Counter(choice["index"] for choice in choices) == dict.fromkeys(range(4), 3)
     assert sorted(choice["index"] for choice in choices if choice["finish_reason"]) == [0, 1, 2, 3]
     assert streamed[-1]["usage"]["completion_tokens"] == 12
     assert streamed[-1]["usage"]["prompt_tokens"] == 6

@@ -10,6 +10,7 @@ from free_ports import free_port
 from llmd_oke.catalogue import shape
 from llmd_rehearsal.vllm.clocks import WallClock
 from llmd_rehearsal.vllm.server import Control, Simulation
+from vllm_for_tests import NIXL
 
 HOST = "127.0.0.1"
 
@@ -19,23 +20,17 @@ def port_fixture():
     return free_port()
 
 
-@pytest.fixture(name="startup_scale")
-def startup_scale_fixture():
-    """Loading takes milliseconds."""
-    return 0.0001
-
-
-@pytest.fixture(name="startup_s")
-def startup_s_fixture():
-    """Start-up time of a server of which nobody asked for a time."""
-    return
+@pytest.fixture(name="startup")
+def startup_fixture():
+    """Loading takes milliseconds, and nobody asked for another time."""
+    return {"startup_scale": 0.0001}
 
 
 @pytest.fixture(name="control")
-async def control_fixture(startup_scale, startup_s):
+async def control_fixture(startup):
     """A tenth of real time."""
     clock = WallClock(asyncio.get_running_loop(), 0.1)
-    simulation = Simulation(clock, shape("BM.GPU.MI300X.8"), startup_scale=startup_scale, seed=0, startup_s=startup_s)
+    simulation = Simulation(clock, shape("BM.GPU.MI300X.8"), seed=0, **startup)
     async with test_utils.TestClient(test_utils.TestServer(Control(simulation).application())) as client:
         yield client
 
@@ -82,7 +77,7 @@ async def test_a_model_without_measured_latencies_is_simulated_with_computed_bou
     assert (await client.post("/v1/completions", json=body)).status == 200
 
 
-@pytest.mark.parametrize(("startup_scale", "startup_s"), [(1.0, None), (0.0001, 60.0)])
+@pytest.mark.parametrize("startup", [{"startup_scale": 1.0}, {"startup_scale": 0.0001, "startup_s": 60.0}])
 async def test_a_simulated_server_does_not_listen_while_it_loads_its_model(control, client, port):
     command = ["vllm", "serve", "openai/gpt-oss-120b", "--host", HOST, "--port", str(port)]
     body = {"id": "one", "argv": command, "env": {}, "image": "vllm:v1"}
@@ -107,9 +102,8 @@ async def test_a_simulated_server_with_invalid_flags_exits_with_vllms_code_and_m
 
 async def test_a_server_whose_image_refuses_the_attention_backend_exits(control, run):
     """The image says which vLLM it would be."""
-    transfer = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
     backend = ("--attention-backend", "ROCM_AITER_UNIFIED_ATTN")
-    state = await run(*transfer, *backend, image="docker.io/vllm/vllm-openai-rocm:v0.26.0")
+    state = await run("--kv-transfer-config", NIXL, *backend, image="docker.io/vllm/vllm-openai-rocm:v0.26.0")
     assert state == {"state": "exited", "exit_code": 1}
     assert "KV connector not supported" in await log(control)
 
@@ -166,12 +160,11 @@ async def test_the_simulator_refuses_a_start_without_arguments_and_an_unknown_se
     assert (await control.get("/servers/unknown")).status == 404
 
 
-async def stream_to_the_end(client, started):
-    """The text of a stream of 100 tokens."""
+async def begin_stream(client):
+    """Begin a stream of 100 tokens; return the task of its text."""
     response = await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 100, "stream": True})
-    text = (await response.content.readany()).decode()
-    started.set()
-    return text + (await response.read()).decode()
+    await response.content.readany()
+    return asyncio.create_task(response.text())
 
 
 @pytest.mark.parametrize(("flags", "reason"), [([], "abort"), (["--shutdown-timeout", "60"], "length")])
@@ -179,9 +172,7 @@ async def test_running_requests_of_a_stopping_server_end_within_its_shutdown_tim
     control, run, client, flags, reason
 ):
     await run(*flags)
-    started = asyncio.Event()
-    streaming = asyncio.create_task(stream_to_the_end(client, started))
-    await started.wait()
+    streaming = await begin_stream(client)
     await control.delete("/servers/one?grace_s=30")
     assert f'"finish_reason":"{reason}"' in await streaming
 
@@ -197,16 +188,11 @@ async def test_the_health_document_of_the_vllm_simulator_reports_its_lag(control
 async def test_the_simulator_reports_to_be_idle_only_while_no_server_has_requests(control, run, client):
     await run("--shutdown-timeout", "0")
     assert (await (await control.get("/healthz")).json())["at_rest"]
-    started = asyncio.Event()
-    streaming = asyncio.create_task(stream_to_the_end(client, started))
-    await started.wait()
+    streaming = await begin_stream(client)
     assert not (await (await control.get("/healthz")).json())["at_rest"]
     await control.delete("/servers/one?grace_s=0")
     await asyncio.gather(streaming, return_exceptions=True)
     assert (await (await control.get("/healthz")).json())["at_rest"]
-
-
-NIXL = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 
 async def test_a_killed_simulated_server_stops_answering_and_has_the_exit_code_of_a_signal(control, run, client):
@@ -223,7 +209,7 @@ async def test_a_killed_simulated_server_stops_answering_and_has_the_exit_code_o
 
 
 async def test_the_failed_prefill_fault_fails_the_given_percentage_of_prefills_only(run, client):
-    await run(*NIXL, env={"LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT": "40"})
+    await run("--kv-transfer-config", NIXL, env={"LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT": "40"})
     plain = {"prompt": "hello", "max_tokens": 1}
     prefill = {**plain, "kv_transfer_params": {"do_remote_decode": True}}
     statuses = [(await client.post("/v1/completions", json=prefill)).status for _ in range(10)]

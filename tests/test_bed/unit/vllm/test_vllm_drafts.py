@@ -1,68 +1,42 @@
 """Speculative decoding of a simulated server: steps of several tokens, their counters, memory and what is refused."""
 
-import asyncio
-import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiohttp import test_utils
 from llmd_oke.catalogue import model, shape
-from llmd_rehearsal.vllm.api import ServerApi
-from llmd_rehearsal.vllm.clocks import WallClock
-from llmd_rehearsal.vllm.command import ACCEPTED_PERCENT, DraftSettings, settings
-from llmd_rehearsal.vllm.engine import SimulatedEngine
+from llmd_rehearsal.vllm.command import ACCEPTED_PERCENT, DraftSettings
 from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.metrics import ServerMetrics
-from llmd_rehearsal.vllm.nixl import TransferNetwork
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, read_draft
-from llmd_tuner.latency_models import latency_model
 from prometheus_client.parser import text_string_to_metric_families
+from vllm_for_tests import REPOSITORY, events, post, read_flags, refusal
 
 EAGLE3 = '--speculative-config={"method": "eagle3", "model": "nvidia/draft", "num_speculative_tokens": 4}'
-REPOSITORY = "openai/gpt-oss-120b"
+HALF_ACCEPTED = {ACCEPTED_PERCENT: "50"}
 
 
 def counters(metrics: ServerMetrics) -> dict[str, float]:
     samples = (sample for family in text_string_to_metric_families(metrics.text()) for sample in family.samples)
-    found: dict[str, float] = {}
-    for sample in samples:
-        if "spec_decode" in sample.name:
-            position = sample.labels.get("position")
-            found[sample.name.removeprefix("vllm:spec_decode_num_") + (f" {position}" if position else "")] = (
-                sample.value
-            )
-    return found
+    drafts = (sample for sample in samples if "spec_decode" in sample.name)
+    found = {f"{sample.name} {sample.labels.get('position', '')}".strip(): sample.value for sample in drafts}
+    return {name.removeprefix("vllm:spec_decode_num_"): value for name, value in found.items()}
 
 
 def draft_of(*flags: str, **environment: str) -> DraftSettings:
-    draft = settings(["vllm", "serve", REPOSITORY, *flags], environment).draft
+    draft = read_flags(*flags, environment=environment).draft
     assert draft is not None
     return draft
 
 
-def test_with_speculative_decoding_a_step_yields_one_token_and_the_accepted_ones(serve, clock):
-    server = serve(EAGLE3, environment={ACCEPTED_PERCENT: "50"})
+def test_a_step_yields_one_token_and_the_accepted_drafts_which_metrics_count(serve, clock):
+    server = serve(EAGLE3, environment=HALF_ACCEPTED)
     request = server.request(16, 13)
     clock.run()
     # the first of the prefill, then 1 + 2 of each of four steps
     assert len(request.times) == 5
     assert request.sequence.generated == 13
     assert server.metrics.generation_tokens == 13
-
-
-def test_with_speculative_decoding_a_step_takes_longer_but_a_token_less_time(serve, clock):
-    plain, drafting = serve(), serve(EAGLE3, environment={ACCEPTED_PERCENT: "50"})
-    slow, fast = plain.request(16, 13), drafting.request(16, 13)
-    clock.run()
-    assert fast.gaps[0] > slow.gaps[0]
-    assert fast.times[-1] - fast.times[0] < slow.times[-1] - slow.times[0]
-    assert fast.gaps[0] == pytest.approx(drafting.latency.server(1).checked_step_s(1, 16, 4))
-
-
-def test_metrics_count_drafted_and_accepted_tokens_of_speculative_decoding(serve, clock):
-    server = serve(EAGLE3, environment={ACCEPTED_PERCENT: "50"})
-    server.request(16, 13)
-    clock.run()
     assert counters(server.metrics) == {
         "drafts_total": 4,
         "draft_tokens_total": 16,
@@ -74,8 +48,14 @@ def test_metrics_count_drafted_and_accepted_tokens_of_speculative_decoding(serve
     }
 
 
-def test_a_server_without_drafts_has_no_draft_counters(serve):
-    assert counters(serve().metrics) == {}
+def test_steps_with_drafts_are_longer_but_tokens_faster_and_only_they_are_counted(serve, clock):
+    plain, drafting = serve(), serve(EAGLE3, environment=HALF_ACCEPTED)
+    slow, fast = plain.request(16, 13), drafting.request(16, 13)
+    clock.run()
+    assert fast.gaps[0] > slow.gaps[0]
+    assert fast.times[-1] - fast.times[0] < slow.times[-1] - slow.times[0]
+    assert counters(plain.metrics) == {}
+    assert fast.gaps[0] == pytest.approx(drafting.latency.server(1).checked_step_s(1, 16, 4))
 
 
 def test_the_last_step_of_speculative_decoding_yields_no_more_tokens_than_requested(serve, clock):
@@ -96,9 +76,7 @@ def test_over_many_drafts_the_share_of_accepted_tokens_is_the_configured_share(p
 
 def test_a_draft_models_weights_and_kv_cache_take_memory_from_the_targets_kv_cache():
     chosen, nodes = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
-    plain, drafting = (
-        cache_size(settings(["vllm", "serve", REPOSITORY, *flags], {}), chosen, nodes) for flags in ([], [EAGLE3])
-    )
+    plain, drafting = (cache_size(read_flags(*flags), chosen, nodes) for flags in ([], [EAGLE3]))
     assert plain.available_gib_per_gpu - drafting.available_gib_per_gpu == pytest.approx(2.7)
     assert drafting.bytes_per_token - plain.bytes_per_token == 16384
 
@@ -114,8 +92,7 @@ def test_a_draft_models_weights_and_kv_cache_take_memory_from_the_targets_kv_cac
     ],
 )
 def test_a_server_does_not_start_with_speculative_settings_that_vllm_refuses(config: str, words: str):
-    with pytest.raises(StartRefusal, match=words):
-        settings(["vllm", "serve", REPOSITORY, "--speculative-config", config], {})
+    assert words in refusal("--speculative-config", config).text
 
 
 @pytest.mark.parametrize("method", ["mtp", "deepseek_mtp", "qwen3_next_mtp"])
@@ -130,25 +107,17 @@ def test_an_offline_server_does_not_start_if_its_draft_is_missing_in_the_model_c
 
 
 def test_without_chunked_prefill_the_token_budget_defaults_to_the_longest_sequence():
-    words = ["vllm", "serve", REPOSITORY, "--no-enable-chunked-prefill", "--max-model-len=32768"]
-    assert settings(words, {}).max_num_batched_tokens == 32768
-    assert settings([*words, "--max-num-batched-tokens=8192"], {}).max_num_batched_tokens == 8192
+    flags = ("--no-enable-chunked-prefill", "--max-model-len=32768")
+    assert read_flags(*flags).max_num_batched_tokens == 32768
+    assert read_flags(*flags, "--max-num-batched-tokens=8192").max_num_batched_tokens == 8192
 
 
-async def test_with_drafts_a_stream_has_one_event_for_each_step_and_the_same_text():
-    chosen, nodes = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
-    clock = WallClock(asyncio.get_running_loop(), 0.01)
-    options = settings(["vllm", "serve", REPOSITORY, EAGLE3], {ACCEPTED_PERCENT: "50"})
-    latency = latency_model(chosen, nodes)
-    metrics = ServerMetrics(REPOSITORY, {}, connector=False, lag=clock.lag, drafted=4)
-    engine = SimulatedEngine(options, cache_size(options, chosen, nodes), latency, metrics, clock, TransferNetwork())
-    api = ServerApi(options, [engine], "v0.26.0", 0, 0, print)
-    async with test_utils.TestClient(test_utils.RawTestServer(api.handle, handler_cancellation=True)) as client:
-        body: dict[str, Any] = {"model": REPOSITORY, "prompt": "hello", "max_tokens": 13, "ignore_eos": True}
-        whole = await (await client.post("/v1/completions", json=body)).json()
-        events = await (await client.post("/v1/completions", json={**body, "stream": True})).text()
-    documents = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: {")]
-    texts = [choice["text"] for document in documents for choice in document["choices"]]
+async def test_with_drafts_a_stream_has_one_event_for_each_step_and_the_same_text(start_api: Callable[..., Any]):
+    client = await start_api(EAGLE3, environment=HALF_ACCEPTED)
+    body = {"model": REPOSITORY, "prompt": "hello", "max_tokens": 13, "ignore_eos": True}
+    _, whole = await post(client, "/v1/completions", body)
+    streamed = await events(client, "/v1/completions", body)
+    texts = [choice["text"] for event in streamed for choice in event["choices"]]
     assert "".join(texts) == whole["choices"][0]["text"]
     assert len([text for text in texts if text]) == 5
     assert whole["usage"]["completion_tokens"] == 13

@@ -16,8 +16,8 @@ NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
 BLOCK = 16
 
 
-def connector(gib: float) -> dict[str, object]:
-    return {**OFFLOADING, "kv_connector_extra_config": {"cpu_bytes_to_use": int(gib * 2**30)}}
+def connector(gib: float, **more: object) -> dict[str, object]:
+    return {**OFFLOADING, "kv_connector_extra_config": {"cpu_bytes_to_use": int(gib * 2**30), **more}}
 
 
 def flags(config: dict[str, object]) -> tuple[str, str]:
@@ -28,11 +28,8 @@ SMALL = ("--num-gpu-blocks-override", "57", "--max-model-len", "912")
 
 
 def several(*connectors: dict[str, object]) -> dict[str, object]:
-    return {
-        "kv_connector": "MultiConnector",
-        "kv_role": "kv_producer",
-        "kv_connector_extra_config": {"connectors": list(connectors)},
-    }
+    extra = {"kv_connector_extra_config": {"connectors": list(connectors)}}
+    return {"kv_connector": "MultiConnector", "kv_role": "kv_producer", **extra}
 
 
 def test_a_prompt_evicted_from_gpu_memory_is_loaded_from_the_kv_cache_in_host_memory(serve, clock):
@@ -91,13 +88,8 @@ def test_host_memory_never_holds_more_blocks_than_its_capacity(chains: list[list
 
 
 def with_files(gib: float, **changes: object) -> dict[str, object]:
-    told = {
-        "cpu_bytes_to_use": int(gib * 2**30),
-        "spec_name": "TieringOffloadingSpec",
-        "secondary_tiers": [{"type": "fs", "root_dir": "/kv-cache"}],
-        **changes,
-    }
-    return {**OFFLOADING, "kv_connector_extra_config": told}
+    tiers = [{"type": "fs", "root_dir": "/kv-cache"}]
+    return connector(gib, **{"spec_name": "TieringOffloadingSpec", "secondary_tiers": tiers, **changes})
 
 
 def test_a_prompt_evicted_from_memory_is_read_from_files_unless_they_are_gone(serve, tmp_path: Path):

@@ -7,12 +7,11 @@ import msgspec
 import pytest
 import zmq
 from free_ports import free_port
-from llmd_rehearsal.vllm.command import KvEventSettings, settings
-from llmd_rehearsal.vllm.flags import StartRefusal
+from llmd_rehearsal.vllm.command import KvEventSettings
 from llmd_rehearsal.vllm.kv_events import BlockRemoved, BlockStored, EventBatch, EventPublisher
+from vllm_for_tests import refusal
 
 FLAGS = ("--kv-events-config.enable_kv_cache_events=true", "--block-size=16")
-MODEL = "openai/gpt-oss-120b"
 
 
 def events(server: Any) -> list[BlockStored | BlockRemoved]:
@@ -77,5 +76,4 @@ def test_a_subscriber_gets_kv_cache_events_as_topic_sequence_number_and_messagep
 
 @pytest.mark.parametrize("key", ["endpoint=ipc://events", "replay_endpoint=tcp://*:5558"])
 def test_a_server_does_not_start_with_kv_event_sockets_that_are_not_simulated(key: str):
-    with pytest.raises(StartRefusal, match="without a replay"):
-        settings(["vllm", "serve", MODEL, FLAGS[0], f"--kv-events-config.{key}"], {})
+    assert "without a replay" in refusal(FLAGS[0], f"--kv-events-config.{key}").text

@@ -18,13 +18,9 @@ def families(metrics):
 
 
 def value(metrics, family, sample, **labels):
-    matches = [
-        one.value
-        for one in families(metrics)[family].samples
-        if one.name == sample and labels.items() <= one.labels.items()
-    ]
-    assert len(matches) == 1
-    return matches[0]
+    samples = (one for one in families(metrics)[family].samples if one.name == sample)
+    (value,) = (one.value for one in samples if labels.items() <= one.labels.items())
+    return value
 
 
 def test_the_simulated_vllms_metrics_have_vllms_types_and_labels(metrics):
@@ -95,11 +91,8 @@ def test_each_data_parallel_rank_has_its_own_series_in_each_metric():
         metrics.first_token.observe(0.1, rank)
     text = text_of_ranks(ranks)
     found = {family.name: family.samples for family in text_string_to_metric_families(text)}
-    assert [(one.labels["engine"], one.value) for one in found["vllm:num_requests_running"]] == [
-        ("0", 0.0),
-        ("1", 1.0),
-        ("2", 2.0),
-    ]
+    running = [(one.labels["engine"], one.value) for one in found["vllm:num_requests_running"]]
+    assert running == [("0", 0.0), ("1", 1.0), ("2", 2.0)]
     counts = [one for one in found["vllm:time_to_first_token_seconds"] if one.name.endswith("_count")]
     assert [one.value for one in counts] == [0.0, 1.0, 2.0]
     assert len(found["llmd_oke_simulator_steps"]) == 1

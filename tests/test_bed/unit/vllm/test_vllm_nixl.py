@@ -4,16 +4,9 @@ import pytest
 from llmd_bench.evals import builtin_items, right
 from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_rehearsal.vllm.requests import answer_to_question, corrupt_answer
+from vllm_for_tests import NIXL
 
-NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 NIXL_OR_RECOMPUTE = '{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"recompute"}'
-
-
-@pytest.fixture(name="pair")
-def pair_fixture(serve):
-    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
-    decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3")
-    return prefill, decode
 
 
 def test_only_the_first_transfer_between_two_servers_pays_the_handshake(pair):
@@ -94,7 +87,7 @@ def claimed(serve, clock):
     """A finished prefill, and a decode server with a request for it that waits for a place in the full batch: both
     servers and both requests.
     """
-    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
+    prefill = serve("--kv-transfer-config", NIXL)
     decode = serve("-tp", "2", "--max-num-seqs", "1", "--kv-transfer-config", NIXL, host="10.244.0.3")
     decode.request(64, 30_000, start=100_000)
     clock.run(until_s=2)
@@ -145,8 +138,7 @@ def test_an_abort_that_does_not_reach_the_prefill_server_is_counted(claimed):
 def test_blocks_that_a_decode_server_fails_to_pull_are_freed_after_their_lease(serve, clock):
     """The handshake fails, as block sizes differ."""
     prefill = serve("--kv-transfer-config", NIXL)
-    decode = serve("--kv-transfer-config", NIXL, "--block-size", "64", host="10.244.0.3")
-    request, _ = prefill.hand_over_to(decode)
+    request, _ = prefill.hand_over_to(serve("--kv-transfer-config", NIXL, "--block-size", "64", host="10.244.0.3"))
     assert request.sequence.finish == "error"
     assert prefill.metrics.cache_usage > 0
     clock.run(until_s=40)
@@ -169,21 +161,6 @@ def test_kv_transfers_from_one_prefill_server_run_one_after_the_other(pair, cloc
     last_s = max(request.times[0] for request in requests) - start_s
     assert last_s >= 4 * decode.latency.key_value_transfer_s(4096, 1, 16)
     assert last_s < 4 * decode.latency.key_value_transfer_s(4096, 1, 16) + 0.02
-
-
-@pytest.fixture
-def pull_from_vanished(clock):
-    """Pull a prompt from a prefill server that vanished; return the decode request."""
-
-    def pull(prefill, decode):
-        filled = prefill.request(4096, 1, hold=True)
-        clock.run(until_s=1)
-        prefill.leave()
-        request = decode.request(4096, 8, remote=prefill.remote_blocks(filled))
-        clock.run(until_s=20)
-        return request
-
-    return pull
 
 
 def test_by_default_a_request_whose_prefill_server_vanished_fails(pair, pull_from_vanished):
@@ -247,11 +224,9 @@ def test_a_request_aborted_during_its_transfer_frees_blocks_on_both_servers(pair
 
 
 def test_successful_and_refused_nixl_handshakes_of_server_versions_are_counted(serve, network):
-    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
-    same = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
-    other = serve("--block-size", "64", "--kv-transfer-config", NIXL, host="10.244.0.4")
-    for decode in (same, other):
-        prefill.hand_over_to(decode)
+    prefill = serve("--kv-transfer-config", NIXL)
+    prefill.hand_over_to(serve("--kv-transfer-config", NIXL, host="10.244.0.3"))
+    prefill.hand_over_to(serve("--block-size", "64", "--kv-transfer-config", NIXL, host="10.244.0.4"))
     paired = [prefill == decode for prefill, decode in network.pairings]
     assert sorted(paired) == [False, True]
     assert set(network.pairings.values()) == {1}
@@ -324,7 +299,7 @@ def test_the_simulated_vllm_does_not_solve_a_sum_in_a_prompt_that_is_no_evaluati
 
 @pytest.mark.parametrize(("percent", "corrupted"), [("0", False), ("100", True)])
 def test_the_corruption_fault_corrupts_kv_cache_that_decode_servers_pull(serve, percent, corrupted):
-    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
+    prefill = serve("--kv-transfer-config", NIXL)
     fault = {"LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT": percent}
     decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
     request, _ = prefill.hand_over_to(decode)

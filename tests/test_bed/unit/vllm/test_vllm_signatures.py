@@ -5,13 +5,10 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import shape
 from llmd_oke.catalogue.signatures import text_signatures
 from llmd_oke.operations.doctor.log_search import LogSearch
-from llmd_rehearsal.vllm.command import settings
 from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model
+from vllm_for_tests import MODEL, NIXL, read_flags
 
-NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
-REPOSITORY = "openai/gpt-oss-120b"
-MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if model and model.vocabulary)
 SEARCH = LogSearch(text_signatures())
 
 
@@ -30,7 +27,7 @@ def fired(text: str) -> set[str]:
 )
 def test_doctor_recognizes_a_server_that_does_not_fit_its_gpus(flags: list[str], signature: str):
     with pytest.raises(StartRefusal) as refused:
-        cache_size(settings(["vllm", "serve", REPOSITORY, *flags], {}), MODEL, shape("BM.GPU.MI300X.8"), None)
+        cache_size(read_flags(*flags), MODEL, shape("BM.GPU.MI300X.8"), None)
     assert fired(refused.value.text) == {signature}
 
 
@@ -42,9 +39,9 @@ def test_doctor_recognizes_weights_missing_in_the_model_cache(tmp_path):
 
 def test_doctor_recognizes_an_attention_backend_that_cannot_transfer_kv_cache():
     release = catalogue.release("llm-d-0.9.0")
-    flags = ["--attention-backend", "ROCM_ATTN", "--kv-transfer-config", NIXL]
+    options = read_flags("--attention-backend", "ROCM_ATTN", "--kv-transfer-config", NIXL)
     with pytest.raises(StartRefusal) as refused:
-        check_backend(settings(["vllm", "serve", REPOSITORY, *flags], {}), release.vllm.image.reference)
+        check_backend(options, release.vllm.image.reference)
     assert fired(refused.value.text) == {"vllm-backend-refuses-connector"}
 
 
@@ -56,14 +53,9 @@ def test_doctor_recognizes_kv_blocks_whose_lease_ended_before_they_were_read(ser
     assert fired("\n".join(prefill.log)) == {"nixl-lease-ended"}
 
 
-def test_doctor_recognizes_a_kv_transfer_from_a_server_that_is_gone(serve, clock):
-    prefill, decode = (serve("--kv-transfer-config", NIXL, host=f"10.244.0.{index}") for index in (2, 3))
-    filled = prefill.request(4096, 1, hold=True)
-    clock.run(until_s=1)
-    prefill.leave()
-    decode.request(4096, 8, remote=prefill.remote_blocks(filled))
-    clock.run(until_s=20)
-    assert fired("\n".join(decode.log)) == {"nixl-transfer-fails"}
+def test_doctor_recognizes_a_kv_transfer_from_a_server_that_is_gone(pair, pull_from_vanished):
+    pull_from_vanished(*pair)
+    assert fired("\n".join(pair[1].log)) == {"nixl-transfer-fails"}
 
 
 def test_doctor_recognizes_prefill_and_decode_servers_with_different_settings(serve):
@@ -83,7 +75,7 @@ def test_doctor_recognizes_a_decode_server_crash_over_a_new_prefill_server(serve
     assert "nixl-crash-after-prefill-restart" in fired("\n".join(decode.log))
 
 
-def test_doctor_finds_no_fault_in_a_pair_of_servers_that_transfers_kv_cache(serve):
-    prefill, decode = (serve("--kv-transfer-config", NIXL, host=f"10.244.0.{index}") for index in (2, 3))
+def test_doctor_finds_no_fault_in_a_pair_of_servers_that_transfers_kv_cache(pair):
+    prefill, decode = pair
     prefill.hand_over_to(decode)
     assert fired("\n".join([*prefill.log, *decode.log])) == set()

@@ -2,17 +2,13 @@ import json
 from pathlib import Path
 
 import pytest
-from llmd_oke import catalogue
 from llmd_oke.catalogue import model, release, shape
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_sources import source_hosts
-from llmd_rehearsal.vllm.command import settings
 from llmd_rehearsal.vllm.flags import StartRefusal
 from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model, vocabulary_error
+from vllm_for_tests import MODEL, NIXL, read_flags
 
-NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
-REPOSITORY = "openai/gpt-oss-120b"
-MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if model and model.vocabulary)
 SNAPSHOT = "hub/models--openai--gpt-oss-120b/snapshots/abc"
 ENVIRONMENT = {"HF_HOME": "/model-cache", "TIKTOKEN_ENCODINGS_BASE": "/model-cache/encodings"}
 
@@ -97,18 +93,8 @@ def test_a_model_cache_with_a_truncated_weights_file_is_refused(cache: Path):
         read(cache)
 
 
-def serve(*flags, environment=None):
-    return settings(["vllm", "serve", REPOSITORY, *flags], environment or {})
-
-
-def size_of(*flags, name="gpt-oss-120b", gpus=None):
-    return cache_size(serve(*flags), model(name), shape("BM.GPU.MI300X.8"), gpus)
-
-
-def size_refusal(*flags, name="gpt-oss-120b", gpus=None):
-    with pytest.raises(StartRefusal) as error:
-        size_of(*flags, name=name, gpus=gpus)
-    return error.value
+def size_of(*flags, name="gpt-oss-120b", gpus=None, environment=None):
+    return cache_size(read_flags(*flags, environment=environment), model(name), shape("BM.GPU.MI300X.8"), gpus)
 
 
 def test_the_kv_cache_has_the_size_computed_from_gpu_and_model_memory():
@@ -137,28 +123,29 @@ def test_an_fp8_kv_cache_holds_twice_as_many_tokens_as_the_default_one():
     ],
 )
 def test_a_model_that_does_not_fit_gpu_memory_is_refused_in_vllms_words(flags, words):
-    error = size_refusal(*flags)
-    assert error.exit_code == 1
-    assert words in error.text
+    with pytest.raises(StartRefusal) as error:
+        size_of(*flags)
+    assert error.value.exit_code == 1
+    assert words in error.value.text
 
 
 def test_a_server_does_not_start_if_moris_heap_does_not_fit_beside_vllms_memory():
     flags = ("--enable-expert-parallel", "-dp", "8", "--all2all-backend=mori_low_latency", "--gpu-memory-utilization")
     heap = {"MORI_SHMEM_HEAP_SIZE": str(16 * 2**30)}
-    node = shape("BM.GPU.MI300X.8")
     with pytest.raises(StartRefusal, match="MoRI's heap takes"):
-        cache_size(serve(*flags, "0.95", environment=heap), model("gpt-oss-120b"), node)
-    assert cache_size(serve(*flags, "0.86", environment=heap), model("gpt-oss-120b"), node).tokens > 0
+        size_of(*flags, "0.95", environment=heap)
+    assert size_of(*flags, "0.86", environment=heap).tokens > 0
 
 
 def test_a_server_is_refused_that_needs_more_gpus_than_its_container_requests():
     """The pod runner may say how many these are."""
-    assert "available GPUs (1)" in size_refusal("-tp", "2", gpus=1).text
+    with pytest.raises(StartRefusal, match=r"available GPUs \(1\)"):
+        size_of("-tp", "2", gpus=1)
 
 
 def test_vllms_override_variable_permits_a_max_model_len_above_the_models_own():
-    options = serve("--max-model-len", "200000", environment={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
-    assert cache_size(options, model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")).max_model_len == 200_000
+    permitted = size_of("--max-model-len", "200000", environment={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
+    assert permitted.max_model_len == 200_000
 
 
 UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
@@ -177,13 +164,13 @@ NEW, OLD = (release(name).vllm.image.reference for name in ("llm-d-0.9.0", "llm-
 )
 def test_an_attention_backend_that_cannot_transfer_is_refused_with_a_kv_connector(flags):
     with pytest.raises(StartRefusal, match=r"Reason: \['KV connector not supported'\]") as error:
-        check_backend(serve("--kv-transfer-config", NIXL, *flags), NEW)
+        check_backend(read_flags("--kv-transfer-config", NIXL, *flags), NEW)
     assert error.value.exit_code == 1
 
 
 def test_a_kv_offloading_size_replaces_the_configured_kv_connector():
     """`_post_init_kv_transfer_config` drops the hand-over without a word."""
-    options = serve("--kv-transfer-config", NIXL, "--kv-offloading-size", "10", "--attention-backend", UNIFIED)
+    options = read_flags("--kv-transfer-config", NIXL, "--kv-offloading-size", "10", "--attention-backend", UNIFIED)
     assert options.transfer is None
     with pytest.raises(StartRefusal, match="KV connector not supported"):
         check_backend(options, NEW)
@@ -201,4 +188,4 @@ def test_a_kv_offloading_size_replaces_the_configured_kv_connector():
 )
 def test_a_backend_that_cannot_transfer_kv_starts_without_connector_or_in_old_vllm(flags, image):
     """Older vLLM knows no such refusal; nothing is known of other images."""
-    check_backend(serve(*flags), image)
+    check_backend(read_flags(*flags), image)
