@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.oci_plugin.bridge import check
@@ -18,6 +18,9 @@ from llmd_rehearsal.plugin_values import Naming
 COMPARTMENT = "ocid1.compartment.oc1..aaaa"
 DOMAIN = "Uocm:US-ASHBURN-AD-1"
 RDMA_SHAPE = "BM.GPU.MI300X.8"
+FLEXIBLE: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0, "memoryInGbs": 16.0}}
+Parts: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+"""A cluster and a subnet of its network."""
 
 
 @dataclass
@@ -99,6 +102,21 @@ class Region:
             "clusterPodNetworkOptions": [{"cniType": "OCI_VCN_IP_NATIVE"}],
         }
         return self.create("Cluster", **usual | inputs)
+
+    def compute_cluster(self, domain: str = DOMAIN, **inputs: object) -> dict[str, Any]:
+        return self.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=domain, **inputs)
+
+    def cluster_network(self, **launch: object) -> dict[str, Any]:
+        """Create a cluster network of two instances, and what they are launched by."""
+        details = {"instanceType": "compute", "launchDetails": launch}
+        configuration = self.create("InstanceConfiguration", compartmentId=COMPARTMENT, instanceDetails=details)
+        instances = {"instanceConfigurationId": configuration["id"], "size": 2, "displayName": "gpu"}
+        where = {"compartmentId": COMPARTMENT, "placementConfiguration": {"availabilityDomain": DOMAIN}}
+        return self.create("ClusterNetwork", **where, instancePools=[instances])
+
+    def add_on(self, cluster: dict[str, Any], name: str, **inputs: object) -> dict[str, Any]:
+        needed = {"clusterId": cluster["id"], "removeAddonResourcesOnDelete": True}
+        return self.create("Addon", addonName=name, **needed, **inputs)
 
 
 def pool(

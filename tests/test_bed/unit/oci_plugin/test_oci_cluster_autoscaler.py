@@ -1,6 +1,7 @@
 """The simulated cluster autoscaler: nodes come for pods without room, in their time, and go once they are empty."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -73,6 +74,13 @@ class Scene:
     def nodes(self) -> list[str]:
         return sorted(self.region.nodes.there)
 
+    def look(self, *times_s: float, pods: Sequence[PodRequest] | None = None) -> None:
+        """Look at these times, and from now on at these pods if there are any."""
+        if pods is not None:
+            self.view.bound = [*pods]
+        for now_s in times_s:
+            self.autoscaler.look(now_s)
+
 
 @pytest.fixture
 def scene(region: Region, monkeypatch: pytest.MonkeyPatch) -> Scene:
@@ -87,89 +95,71 @@ def scene(region: Region, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 def test_the_autoscaler_resizes_a_pool_at_once_and_nodes_join_after_the_boot_time(scene: Scene):
-    scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
-    scene.autoscaler.look(0)
+    scene.look(0, pods=[pod("a", node="gpu-0"), pod("b")])
     assert (scene.size, scene.nodes) == (2, ["gpu-0"])
-    scene.autoscaler.look(PROVISION_S - 1)
+    scene.look(PROVISION_S - 1)
     assert scene.nodes == ["gpu-0"]
-    scene.autoscaler.look(PROVISION_S)
+    scene.look(PROVISION_S)
     assert (scene.size, scene.nodes) == (2, ["gpu-0", "gpu-1"])
     assert scene.view.messages == [f"b: pod triggered scale-up: [{{{scene.pool_id} 1->2 (max: 3)}}]"]
 
 
 def test_joining_nodes_count_as_capacity_and_no_pool_exceeds_its_maximum(scene: Scene):
-    scene.view.bound = [pod("a", node="gpu-0"), *(pod(f"b{i}") for i in range(5))]
-    scene.autoscaler.look(0)
-    scene.autoscaler.look(10)
+    scene.look(0, 10, pods=[pod("a", node="gpu-0"), *(pod(f"b{i}") for i in range(5))])
     assert scene.size == 3
 
 
 def test_pending_pods_that_fit_one_node_add_a_single_node(scene: Scene):
-    scene.view.bound = [pod("a", node="gpu-0"), pod("b", 4), pod("c", 4)]
-    scene.autoscaler.look(0)
+    scene.look(0, pods=[pod("a", node="gpu-0"), pod("b", 4), pod("c", 4)])
     assert scene.size == 2
 
 
 def test_pending_pods_that_no_node_of_the_pool_could_hold_add_no_node(scene: Scene):
     elsewhere = {"selector": {"node.kubernetes.io/instance-type": "VM.Standard.E5.Flex"}}
-    scene.view.bound = [pod("a", node="gpu-0"), pod("b", 16), pod("c", **elsewhere), pod("d", tolerations=[])]
-    scene.autoscaler.look(0)
+    scene.look(0, pods=[pod("a", node="gpu-0"), pod("b", 16), pod("c", **elsewhere), pod("d", tolerations=[])])
     assert scene.size == 1
 
 
 def test_an_empty_node_is_removed_after_a_delay_but_not_below_the_pools_minimum(scene: Scene):
-    scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
-    scene.autoscaler.look(0)
-    scene.autoscaler.look(PROVISION_S)
-    scene.view.bound = [pod("a", node="gpu-0"), pod("b", node="gpu-1")]
-    scene.autoscaler.look(PROVISION_S + 1)
+    scene.look(0, PROVISION_S, pods=[pod("a", node="gpu-0"), pod("b")])
+    scene.look(PROVISION_S + 1, pods=[pod("a", node="gpu-0"), pod("b", node="gpu-1")])
     scene.view.bound = [pod("a", node="gpu-0"), pod("agent", 0, "gpu-1", of_daemon_set=True)]
     emptied = PROVISION_S + 10
-    scene.autoscaler.look(emptied)
-    scene.autoscaler.look(emptied + 599)
+    scene.look(emptied, emptied + 599)
     assert scene.size == 2
-    scene.autoscaler.look(emptied + 600)
+    scene.look(emptied + 600)
     assert (scene.size, scene.nodes) == (1, ["gpu-0"])
-    scene.view.bound = []
-    scene.autoscaler.look(emptied + 5000)
-    scene.autoscaler.look(emptied + 9000)
+    scene.look(emptied + 5000, emptied + 9000, pods=[])
     assert scene.size == 1
 
 
 def test_a_node_that_gets_a_pod_just_before_its_removal_is_kept_and_untainted(scene: Scene):
-    scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
-    scene.autoscaler.look(0)
-    scene.autoscaler.look(PROVISION_S)
-    scene.view.bound = [pod("a", node="gpu-0")]
-    scene.autoscaler.look(PROVISION_S + 10)
+    scene.look(0, PROVISION_S, pods=[pod("a", node="gpu-0"), pod("b")])
+    scene.look(PROVISION_S + 10, pods=[pod("a", node="gpu-0")])
 
     def pods() -> list[PodRequest]:
         return [pod("late", node="gpu-0"), pod("later", node="gpu-1")] if scene.view.tainted else []
 
     scene.view.pods = pods
-    scene.autoscaler.look(PROVISION_S + 700)
+    scene.look(PROVISION_S + 700)
     assert (scene.nodes, scene.view.tainted) == (["gpu-0", "gpu-1"], [])
 
 
 def test_no_node_is_removed_while_a_pending_pod_could_use_it(scene: Scene):
     """A node that has joined shows its GPUs later: until then its pod waits on."""
-    scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
-    scene.autoscaler.look(0)
-    scene.autoscaler.look(PROVISION_S)
-    scene.autoscaler.look(PROVISION_S + 5000)
+    scene.look(0, PROVISION_S, PROVISION_S + 5000, pods=[pod("a", node="gpu-0"), pod("b")])
     assert scene.nodes == ["gpu-0", "gpu-1"]
 
 
 def test_without_the_autoscaler_add_on_no_pool_is_resized(scene: Scene):
     scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
     scene.autoscaler.remove()
-    scene.autoscaler.look(0)
+    scene.look(0)
     assert (scene.size, scene.view.status) == (1, "")
 
 
 def test_the_cluster_autoscalers_status_has_limits_and_target_sizes_of_pools(scene: Scene):
-    scene.view.bound = [pod("a", node="gpu-0"), pod("b")]
-    scene.autoscaler.look(0)
+    scene.look(0, pods=[pod("a", node="gpu-0"), pod("b")])
     (group,) = json.loads(scene.view.status)["nodeGroups"]
     health = group["health"]
     assert (health["cloudProviderTarget"], health["minSize"], health["maxSize"]) == (2, 1, 3)

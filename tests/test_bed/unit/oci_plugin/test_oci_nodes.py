@@ -11,7 +11,7 @@ from llmd_oke.cluster.instance_metadata import Boot, user_data
 from llmd_rehearsal.agent_config import NodeTaint
 from llmd_rehearsal.oci_plugin.nodes import read_boot
 from llmd_rehearsal.plugin_values import InitFailed
-from oci_region import COMPARTMENT, DOMAIN, RDMA_SHAPE, Region, pool
+from oci_region import COMPARTMENT, DOMAIN, FLEXIBLE, RDMA_SHAPE, Parts, Region, pool
 
 SCRIPT = "oke bootstrap --kubelet-extra-args '--register-with-taints=a=b:NoSchedule,c:NoExecute --node-labels=l=1,m=2'"
 ALONE = """oke bootstrap --apiserver-host 10.0.0.5 --ca "$authority" --kubelet-extra-args --node-labels=l=1
@@ -35,12 +35,6 @@ def archive(text: str) -> str:
     message = MIMEMultipart()
     message.attach(MIMEText(text, "x-shellscript"))
     return base64.b64encode(gzip.compress(message.as_bytes())).decode()
-
-
-@pytest.fixture
-def parts(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
-    vcn = region.vcn()
-    return region.cluster(vcn), region.subnet(vcn, "10.0.0.0/19")
 
 
 @pytest.mark.parametrize("form", [encoded, archive])
@@ -91,11 +85,10 @@ def test_the_kits_boot_scripts_make_nodes_join(self_managed: bool):
     assert read_boot(metadata, self_managed=self_managed).joins
 
 
-def test_a_node_pool_of_size_nine_registers_nine_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_a_node_pool_of_size_nine_registers_nine_nodes(region: Region, parts: Parts):
     labels = [{"key": "oke.oraclecloud.com/pool.name", "value": "gpu"}]
-    compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
-    metadata = {"user_data": encoded(SCRIPT)}
-    inputs = pool(*parts, details={"computeClusterId": compute["id"]}, initialNodeLabels=labels, nodeMetadata=metadata)
+    details = {"computeClusterId": region.compute_cluster()["id"]}
+    inputs = pool(*parts, details=details, initialNodeLabels=labels, nodeMetadata={"user_data": encoded(SCRIPT)})
     state = region.create("NodePool", **inputs)
     assert sorted(region.nodes.there) == [f"gpu-{index}" for index in range(9)]
     node = region.nodes.there["gpu-1"]
@@ -114,19 +107,18 @@ def test_a_node_pool_of_size_nine_registers_nine_nodes(region: Region, parts: tu
     assert {item["state"] for item in state["nodes"]} == {"ACTIVE"}
 
 
-def test_a_pool_without_a_compute_cluster_has_no_rdma(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_a_pool_without_a_compute_cluster_has_no_rdma(region: Region, parts: Parts):
     region.create("NodePool", **pool(*parts, size=1))
     assert region.nodes.there["gpu-0"].devices == {"amd.com/gpu": "8"}
 
 
-def test_nodes_of_flexible_shapes_have_the_requested_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
-    small = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0, "memoryInGbs": 16.0}}
-    region.create("NodePool", **pool(*parts, size=1, name="system", **small))
+def test_nodes_of_flexible_shapes_have_the_requested_size(region: Region, parts: Parts):
+    region.create("NodePool", **pool(*parts, size=1, name="system", **FLEXIBLE))
     own = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "1Ti", "pods": "110"}
     assert region.nodes.there["system-0"].capacity == own
 
 
-def test_nodes_are_added_and_removed_with_the_pools_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_nodes_are_added_and_removed_with_the_pools_size(region: Region, parts: Parts):
     state = region.create("NodePool", **pool(*parts, size=3))
     state = region.update("NodePool", state, **pool(*parts, size=1))
     assert sorted(region.nodes.there) == ["gpu-0"]
@@ -136,9 +128,7 @@ def test_nodes_are_added_and_removed_with_the_pools_size(region: Region, parts: 
     assert region.nodes.there == {}
 
 
-def test_changed_metadata_replaces_nodes_if_cycling_is_enabled(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_changed_metadata_replaces_nodes_if_cycling_is_enabled(region: Region, parts: Parts):
     cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True}}
     state = region.create("NodePool", **pool(*parts, size=2, **cycling))
     metadata = {"nodeMetadata": {"user_data": encoded(SCRIPT)}}
@@ -146,9 +136,7 @@ def test_changed_metadata_replaces_nodes_if_cycling_is_enabled(
     assert {node.labels.get("l") for node in region.nodes.there.values()} == {"1"}
 
 
-def test_cycling_nodes_by_boot_volume_replacement_keeps_their_instances(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_cycling_nodes_by_boot_volume_replacement_keeps_their_instances(region: Region, parts: Parts):
     cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True, "cycleModes": ["BOOT_VOLUME_REPLACE"]}}
     state = region.create("NodePool", **pool(*parts, size=2, **cycling))
     before = {name: node.provider_id for name, node in region.nodes.there.items()}
@@ -161,15 +149,13 @@ def test_cycling_nodes_by_boot_volume_replacement_keeps_their_instances(
         region.update("NodePool", state, **pool(*parts, size=2, **cycling, **metadata, **labels))
 
 
-def test_without_cycling_changed_metadata_replaces_no_node_of_a_pool(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_without_cycling_changed_metadata_replaces_no_node_of_a_pool(region: Region, parts: Parts):
     state = region.create("NodePool", **pool(*parts, size=2))
     region.update("NodePool", state, **pool(*parts, size=2, nodeMetadata={"user_data": encoded(SCRIPT)}))
     assert {node.labels.get("l") for node in region.nodes.there.values()} == {None}
 
 
-def test_pools_of_equal_names_do_not_share_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_pools_of_equal_names_do_not_share_nodes(region: Region, parts: Parts):
     region.create("NodePool", **pool(*parts, size=1))
     second = region.create("NodePool", **pool(*parts, size=1))
     assert len(region.nodes.there) == 2
@@ -177,16 +163,14 @@ def test_pools_of_equal_names_do_not_share_nodes(region: Region, parts: tuple[di
     assert sorted(region.nodes.there) == ["gpu-0"]
 
 
-def test_creating_a_node_pool_fails_if_its_boot_script_does_not_join_the_cluster(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_creating_a_node_pool_fails_if_its_boot_script_does_not_join_the_cluster(region: Region, parts: Parts):
     metadata = {"user_data": encoded("#!/bin/sh\necho hello\n")}
     with pytest.raises(InitFailed, match=r"9 node\(s\) register timeout"):
         region.create("NodePool", **pool(*parts, nodeMetadata=metadata))
     assert region.nodes.there == {}
 
 
-def test_deleting_a_cluster_deletes_its_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+def test_deleting_a_cluster_deletes_its_nodes(region: Region, parts: Parts):
     region.create("NodePool", **pool(*parts, size=2))
     region.delete(parts[0])
     assert region.nodes.there == {}
@@ -195,31 +179,14 @@ def test_deleting_a_cluster_deletes_its_nodes(region: Region, parts: tuple[dict[
 
 def test_instances_of_a_cluster_network_join_by_their_own_boot_script(region: Region):
     metadata = {**JOINS_ALONE, "oke-initial-node-labels": "pool=gpu", "oke-max-pods": "60"}
-    launch = {"shape": RDMA_SHAPE, "metadata": metadata}
-    details = {"instanceType": "compute", "launchDetails": launch}
-    configuration = region.create("InstanceConfiguration", compartmentId=COMPARTMENT, instanceDetails=details)
-    instance_pool = {"instanceConfigurationId": configuration["id"], "size": 2, "displayName": "gpu"}
-    region.create(
-        "ClusterNetwork",
-        compartmentId=COMPARTMENT,
-        instancePools=[instance_pool],
-        placementConfiguration={"availabilityDomain": DOMAIN},
-    )
+    region.cluster_network(shape=RDMA_SHAPE, metadata=metadata)
     node = region.nodes.there["gpu-1"]
     assert (node.labels["pool"], node.labels["l"], node.capacity["pods"]) == ("gpu", "1", "60")
     assert len(node.devices) == 2
 
 
 def test_an_instance_with_user_data_of_the_kit_becomes_a_node(region: Region):
-    region.create(
-        "Instance",
-        compartmentId=COMPARTMENT,
-        availabilityDomain=DOMAIN,
-        shape=RDMA_SHAPE,
-        displayName="gpu-a",
-        metadata=JOINS_ALONE,
-    )
-    region.create(
-        "Instance", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN, shape=RDMA_SHAPE, displayName="bastion"
-    )
+    inputs = {"compartmentId": COMPARTMENT, "availabilityDomain": DOMAIN, "shape": RDMA_SHAPE}
+    region.create("Instance", **inputs, displayName="gpu-a", metadata=JOINS_ALONE)
+    region.create("Instance", **inputs, displayName="bastion")
     assert sorted(region.nodes.there) == ["gpu-a"]

@@ -12,45 +12,40 @@ from llmd_rehearsal.plugin_values import InitFailed, OperationRefusal
 from oci_region import COMPARTMENT, DOMAIN, Region, pool
 
 
-def test_a_created_vcn_is_available_and_has_the_defaults_that_oci_sets():
-    vcn = Region().vcn()
+def test_a_created_vcn_is_available_and_has_the_defaults_that_oci_sets(region: Region):
+    vcn = region.vcn()
     assert vcn["id"].startswith("ocid1.vcn.oc1.iad.aaaaaaaa")
     assert (vcn["state"], vcn["cidrBlock"], vcn["freeformTags"]) == ("AVAILABLE", "10.0.0.0/16", {})
     assert vcn["defaultSecurityListId"].startswith("ocid1.securitylist.")
 
 
-def test_the_endpoint_of_a_created_oke_cluster_is_the_rehearsals_api_server():
-    region = Region()
+def test_the_endpoint_of_a_created_oke_cluster_is_the_rehearsals_api_server(region: Region):
     cluster = region.cluster(region.vcn())
     assert cluster["endpoints"][0]["privateEndpoint"] == "10.244.0.1:6443"
     assert cluster["availableKubernetesUpgrades"] == ["v1.35.2", "v1.36.1"]
 
 
-def test_deleting_an_oke_cluster_resets_the_local_etcd_to_its_state_at_creation():
-    region = Region()
+def test_deleting_an_oke_cluster_resets_the_local_etcd_to_its_state_at_creation(region: Region):
     cluster = region.cluster(region.vcn())
     assert region.store.calls == ["snapshot"]
     region.delete(cluster)
     assert region.store.calls == ["snapshot", "restore"]
 
 
-def test_a_subnet_gets_the_networks_default_route_table_and_security_list():
-    region = Region()
+def test_a_subnet_gets_the_networks_default_route_table_and_security_list(region: Region):
     vcn = region.vcn()
     subnet = region.subnet(vcn, "10.0.1.0/24")
     assert subnet["routeTableId"] == vcn["defaultRouteTableId"]
     assert (subnet["virtualRouterIp"], subnet["securityListIds"]) == ("10.0.1.1", [vcn["defaultSecurityListId"]])
 
 
-def test_an_update_of_an_oci_resource_keeps_properties_that_its_inputs_omit():
-    region = Region()
-    before = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN, displayName="a")
+def test_an_update_of_an_oci_resource_keeps_properties_that_its_inputs_omit(region: Region):
+    before = region.compute_cluster(displayName="a")
     after = region.update("ComputeCluster", before, compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
     assert after == before
 
 
-def test_reading_a_deleted_resource_returns_nothing_and_deleting_it_succeeds():
-    region = Region()
+def test_reading_a_deleted_resource_returns_nothing_and_deleting_it_succeeds(region: Region):
     vcn = region.vcn()
     order = region.order("Vcn", {"compartmentId": COMPARTMENT, "cidrBlocks": ["10.0.0.0/16"]}, "v")
     region.delete(vcn)
@@ -115,11 +110,9 @@ class TestFaults:
         vcn = region.vcn()
         return pool(region.cluster(vcn), region.subnet(vcn, "10.0.0.0/19"))
 
-    def test_requests_that_oci_throttles_are_retried(self, region: Region, faults: Path):
+    def test_requests_that_oci_throttles_are_retried_but_fail_in_the_end(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: too-many-requests, times: 3}]")
         assert region.vcn()["state"] == "AVAILABLE"
-
-    def test_requests_that_oci_keeps_throttling_fail_in_the_end(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Vcn, fault: too-many-requests}]")
         with pytest.raises(OperationRefusal, match="429-TooManyRequests, Too many requests for the user"):
             region.vcn()

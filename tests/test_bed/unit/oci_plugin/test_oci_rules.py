@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from llmd_rehearsal.oci_plugin.facts import image_id
 from llmd_rehearsal.plugin_values import InitFailed, OperationRefusal
-from oci_region import COMPARTMENT, DOMAIN, RDMA_SHAPE, Region, pool
+from oci_region import COMPARTMENT, DOMAIN, FLEXIBLE, RDMA_SHAPE, Parts, Region, pool
 
 
 def test_a_subnets_range_must_lie_in_that_of_its_vcn(region: Region):
@@ -99,13 +99,7 @@ def test_deleting_a_security_group_deletes_its_rules(region: Region):
 
 
 OTHER_DOMAIN = "Uocm:US-ASHBURN-AD-2"
-
-
-@pytest.fixture
-def parts(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A cluster and a subnet of its network."""
-    vcn = region.vcn()
-    return region.cluster(vcn), region.subnet(vcn, "10.0.0.0/19", prohibitPublicIpOnVnic=True)
+ROOT = "ocid1.tenancy.oc1..a"
 
 
 def test_only_kubernetes_versions_that_oke_offers_are_accepted(region: Region):
@@ -126,16 +120,13 @@ def test_a_clusters_service_range_and_its_vcn_range_must_not_overlap(region: Reg
         region.cluster(region.vcn("10.96.0.0/16"))
 
 
-def test_a_private_subnet_cannot_have_a_public_endpoint(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
-    _, subnet = parts
-    endpoint = {"subnetId": subnet["id"], "isPublicIpEnabled": True}
+def test_a_private_subnet_cannot_have_a_public_endpoint(region: Region, parts: Parts):
+    endpoint = {"subnetId": parts[1]["id"], "isPublicIpEnabled": True}
     with pytest.raises(OperationRefusal, match="private subnet"):
-        region.cluster({"id": subnet["vcnId"]}, endpointConfig=endpoint)
+        region.cluster({"id": parts[1]["vcnId"]}, endpointConfig=endpoint)
 
 
-def test_nodes_may_have_older_kubernetes_versions_than_the_cluster_but_no_newer(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_nodes_may_have_older_kubernetes_versions_than_the_cluster_but_no_newer(region: Region, parts: Parts):
     with pytest.raises(OperationRefusal, match=r"at most that of the cluster, v1.34.2"):
         region.create("NodePool", **pool(*parts, kubernetesVersion="v1.35.2"))
 
@@ -148,13 +139,10 @@ def test_nodes_may_have_older_kubernetes_versions_than_the_cluster_but_no_newer(
     ],
 )
 def test_a_node_pool_of_an_unknown_shape_or_with_too_much_metadata_is_refused(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]], change: dict[str, Any], words: str
+    region: Region, parts: Parts, change: dict[str, Any], words: str
 ):
     with pytest.raises(OperationRefusal, match=words):
         region.create("NodePool", **pool(*parts, **change))
-
-
-SYSTEM: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}, "name": "system"}
 
 
 def oke_image(version: str) -> dict[str, Any]:
@@ -162,13 +150,11 @@ def oke_image(version: str) -> dict[str, Any]:
     return {"imageId": image_id(f"Oracle-Linux-8.10-2026.06.30-0-OKE-{version}-1100", "IAD"), "sourceType": "IMAGE"}
 
 
-def test_an_oke_image_fits_only_its_own_kubernetes_version(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_an_oke_image_fits_only_its_own_kubernetes_version(region: Region, parts: Parts):
     words = "409-Conflict, Kubernetes version does not match Kubernetes version of OKE worker node image"
     with pytest.raises(OperationRefusal, match=words):
-        region.create("NodePool", **pool(*parts, nodeSourceDetails=oke_image("1.33.1"), **SYSTEM))
-    inputs = pool(*parts, nodeSourceDetails=oke_image("1.34.2"), kubernetesVersion="v1.34.2", **SYSTEM)
+        region.create("NodePool", **pool(*parts, nodeSourceDetails=oke_image("1.33.1"), **FLEXIBLE))
+    inputs = pool(*parts, nodeSourceDetails=oke_image("1.34.2"), kubernetesVersion="v1.34.2", **FLEXIBLE)
     before = region.create("NodePool", **inputs)
     with pytest.raises(OperationRefusal, match=words):
         region.update("NodePool", before, **{**inputs, "kubernetesVersion": "v1.33.1"})
@@ -177,9 +163,7 @@ def test_an_oke_image_fits_only_its_own_kubernetes_version(
 @pytest.mark.parametrize(
     ("written", "answered"), [("PT60M", "PT1H"), ("PT0M", "PT0S"), ("PT90M", "PT1H30M"), ("PT5M", "PT5M")]
 )
-def test_oci_returns_durations_in_the_largest_whole_units(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]], written: str, answered: str
-):
+def test_oci_returns_durations_in_the_largest_whole_units(region: Region, parts: Parts, written: str, answered: str):
     inputs = pool(*parts, nodeEvictionNodePoolSettings={"evictionGraceDuration": written})
     before = region.create("NodePool", **inputs)
     again = region.update("NodePool", before, **inputs)
@@ -203,10 +187,8 @@ def test_a_dynamic_group_read_from_an_identity_domain_has_schemas_and_no_tags(re
     assert (before["tags"], result[0]["tags"]) == (tags, [])
 
 
-def test_nodes_of_a_compute_cluster_must_be_in_its_availability_domain(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
-    compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=OTHER_DOMAIN)
+def test_nodes_of_a_compute_cluster_must_be_in_its_availability_domain(region: Region, parts: Parts):
+    compute = region.compute_cluster(OTHER_DOMAIN)
     with pytest.raises(OperationRefusal, match=f"is in availability domain {OTHER_DOMAIN}"):
         region.create("NodePool", **pool(*parts, details={"computeClusterId": compute["id"]}))
     places = [{"availabilityDomain": domain, "subnetId": parts[1]["id"]} for domain in (DOMAIN, OTHER_DOMAIN)]
@@ -215,59 +197,47 @@ def test_nodes_of_a_compute_cluster_must_be_in_its_availability_domain(
         region.create("NodePool", **pool(*parts, details=details))
 
 
-def test_a_compute_cluster_accepts_only_shapes_with_rdma(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
-    compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
-    small: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}}
+def test_a_compute_cluster_accepts_only_shapes_with_rdma(region: Region, parts: Parts):
+    details = {"computeClusterId": region.compute_cluster()["id"]}
     with pytest.raises(OperationRefusal, match="not supported in a compute cluster"):
-        region.create("NodePool", **pool(*parts, details={"computeClusterId": compute["id"]}, **small))
+        region.create("NodePool", **pool(*parts, details=details, **FLEXIBLE))
 
 
 def test_an_availability_domain_must_belong_to_the_region(region: Region):
     with pytest.raises(OperationRefusal, match="Invalid availabilityDomain Uocm:PHX-AD-1"):
-        region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="Uocm:PHX-AD-1")
-    region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="AbCd:US-ASHBURN-AD-3")
+        region.compute_cluster("Uocm:PHX-AD-1")
+    region.compute_cluster("AbCd:US-ASHBURN-AD-3")
 
 
-def test_only_known_oke_add_ons_are_accepted_and_only_once_for_each_cluster(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
-    inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
-    region.create("Addon", addonName="CertManager", **inputs)
+def test_only_known_oke_add_ons_are_accepted_and_only_once_for_each_cluster(region: Region, parts: Parts):
+    region.add_on(parts[0], "CertManager")
     with pytest.raises(OperationRefusal, match="is installed already"):
-        region.create("Addon", addonName="CertManager", **inputs)
+        region.add_on(parts[0], "CertManager")
     with pytest.raises(OperationRefusal, match="404-NotAuthorizedOrNotFound, Addon Nonsense is not available"):
-        region.create("Addon", addonName="Nonsense", **inputs)
+        region.add_on(parts[0], "Nonsense")
 
 
 @pytest.mark.parametrize("name", ["NvidiaNetworkOperator", "AmdGpuOperator"])
-def test_an_add_on_whose_dependency_is_not_active_fails_and_is_removed(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]], name: str
-):
-    inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
+def test_an_add_on_whose_dependency_is_not_active_fails_and_is_removed(region: Region, parts: Parts, name: str):
     with pytest.raises(InitFailed, match="Dependency check failed: NodeFeatureDiscovery"):
-        region.create("Addon", addonName=name, **inputs)
+        region.add_on(parts[0], name)
     assert region.records.all_of("Addon") == []
-    region.create("Addon", addonName="NodeFeatureDiscovery", **inputs)
-    assert region.create("Addon", addonName=name, **inputs)["state"] == "ACTIVE"
+    region.add_on(parts[0], "NodeFeatureDiscovery")
+    assert region.add_on(parts[0], name)["state"] == "ACTIVE"
 
 
-def test_an_oke_add_on_can_skip_the_check_of_its_dependency(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_an_oke_add_on_can_skip_the_check_of_its_dependency(region: Region, parts: Parts):
     skip = {"key": "skipNodeFeatureDiscoveryDependencyCheck", "value": "true"}
-    inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True, "configurations": [skip]}
-    assert region.create("Addon", addonName="AmdGpuOperator", **inputs)["state"] == "ACTIVE"
+    assert region.add_on(parts[0], "AmdGpuOperator", configurations=[skip])["state"] == "ACTIVE"
 
 
 def test_a_basic_cluster_accepts_no_add_ons(region: Region):
     cluster = region.cluster(region.vcn(), type="BASIC_CLUSTER")
     with pytest.raises(OperationRefusal, match="enhanced clusters only"):
-        region.create("Addon", addonName="CertManager", clusterId=cluster["id"], removeAddonResourcesOnDelete=True)
+        region.add_on(cluster, "CertManager")
 
 
-def test_a_subnet_or_security_group_that_a_node_pool_uses_cannot_be_deleted(
-    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
-):
+def test_a_subnet_or_security_group_that_a_node_pool_uses_cannot_be_deleted(region: Region, parts: Parts):
     group = region.group({"id": parts[1]["vcnId"]})
     before = region.create("NodePool", **pool(*parts, details={"nsgIds": [group["id"]]}))
     with pytest.raises(OperationRefusal, match=r"references the VNIC .* You must remove the reference to proceed"):
@@ -280,17 +250,8 @@ def test_a_subnet_or_security_group_that_a_node_pool_uses_cannot_be_deleted(
 
 
 def test_a_cluster_network_accepts_only_shapes_with_rdma(region: Region):
-    launch = {"shape": "VM.Standard.E5.Flex", "shapeConfig": {"ocpus": 2.0}}
-    details = {"instanceType": "compute", "launchDetails": launch}
-    configuration = region.create("InstanceConfiguration", compartmentId=COMPARTMENT, instanceDetails=details)
-    inputs = {
-        "compartmentId": COMPARTMENT,
-        "instancePools": [{"instanceConfigurationId": configuration["id"], "size": 2}],
-        "placementConfiguration": {"availabilityDomain": DOMAIN},
-    }
     with pytest.raises(OperationRefusal, match="not supported in a cluster network"):
-        region.create("ClusterNetwork", **inputs)
-    assert launch["shape"] != RDMA_SHAPE
+        region.cluster_network(shape="VM.Standard.E5.Flex", shapeConfig={"ocpus": 2.0})
 
 
 @pytest.mark.parametrize("key", ["user_data", "ssh_authorized_keys"])
@@ -303,6 +264,10 @@ def test_an_instances_boot_source_cannot_be_changed(region: Region, key: str):
         region.update("Instance", before, **inputs, metadata={**metadata, key: "YmFy"})
 
 
+def policy(region: Region, statement: str):
+    region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -312,8 +277,10 @@ def test_an_instances_boot_source_cannot_be_changed(region: Region, key: str):
         "Allow service lustrefs to use virtual-network-family in tenancy",
     ],
 )
-def test_valid_iam_policy_statements_are_accepted(region: Region, statement: str):
-    region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
+def test_a_valid_iam_policy_is_accepted_but_not_a_second_one_of_the_same_name(region: Region, statement: str):
+    policy(region, statement)
+    with pytest.raises(OperationRefusal, match="409-PolicyAlreadyExists"):
+        policy(region, statement)
 
 
 @pytest.mark.parametrize(
@@ -321,34 +288,19 @@ def test_valid_iam_policy_statements_are_accepted(region: Region, statement: str
 )
 def test_invalid_iam_policy_statements_are_refused(region: Region, statement: str):
     with pytest.raises(OperationRefusal, match="Failed to parse the policy statement"):
-        region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
-
-
-def test_a_second_iam_policy_of_the_same_name_is_refused(region: Region):
-    policy = {
-        "compartmentId": COMPARTMENT,
-        "name": "p",
-        "description": "d",
-        "statements": ["Allow any-user to use x in tenancy"],
-    }
-    region.create("Policy", **policy)
-    with pytest.raises(OperationRefusal, match="409-PolicyAlreadyExists"):
-        region.create("Policy", **policy)
+        policy(region, statement)
 
 
 def test_dynamic_groups_must_be_in_the_tenancys_root(region: Region):
-    group = {"name": "g", "description": "d", "matchingRule": "ANY {instance.compartment.id = 'x'}"}
-    region.create("DynamicGroup", compartmentId="ocid1.tenancy.oc1..a", **group)
+    group = {"description": "d", "matchingRule": "ANY {instance.compartment.id = 'x'}"}
+    region.create("DynamicGroup", compartmentId=ROOT, name="g", **group)
     with pytest.raises(OperationRefusal, match="root compartment"):
-        region.create("DynamicGroup", compartmentId=COMPARTMENT, **group | {"name": "h"})
+        region.create("DynamicGroup", compartmentId=COMPARTMENT, name="h", **group)
     with pytest.raises(OperationRefusal, match="matching rule"):
-        region.create(
-            "DynamicGroup", compartmentId="ocid1.tenancy.oc1..a", **group | {"name": "h", "matchingRule": "x"}
-        )
+        region.create("DynamicGroup", compartmentId=ROOT, name="h", **group | {"matchingRule": "x"})
 
 
 BUDGET = {"amount": 1, "resetPeriod": "MONTHLY", "targetType": "COMPARTMENT", "displayName": "b"}
-ROOT = "ocid1.tenancy.oc1..a"
 
 
 def test_a_compartment_has_one_budget_in_the_tenancys_root(region: Region):
