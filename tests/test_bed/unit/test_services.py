@@ -1,12 +1,14 @@
 """Services by their own addresses and by DNS."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import dns.message
 import dns.rcode
 import pytest
+from free_ports import free_port
 from lightkube.resources.core_v1 import Service
 from lightkube.resources.discovery_v1 import EndpointSlice
 from llmd_rehearsal.pods.processes import ChildProcess
@@ -59,21 +61,21 @@ def test_endpoints_that_are_not_ready_get_no_traffic() -> None:
     )
 
 
-def test_a_service_without_ready_endpoints_does_not_listen() -> None:
-    assert forwardings([make_service("web")], [make_slice("web", "10.244.1.1", conditions={"ready": False})]) == {}
+UDP = [{"port": 53, "protocol": "UDP"}]
 
 
-def test_headless_services_and_udp_ports_have_no_listener() -> None:
-    services = [make_service("web", address="None"), make_service("dns", ports=[{"port": 53, "protocol": "UDP"}])]
-    assert forwardings(services, [make_slice("web", "10.244.1.1"), make_slice("dns", "10.244.1.1", name="")]) == {}
-
-
-def test_endpoint_slices_of_other_services_and_other_ports_are_ignored() -> None:
-    slices = [make_slice("other", "10.244.1.1"), make_slice("web", "10.244.2.1", name="metrics")]
-    assert forwardings([make_service("web")], slices) == {}
-
-
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
+@pytest.mark.parametrize(
+    ("service", "endpoints"),
+    [
+        pytest.param({}, make_slice("web", "10.244.1.1", conditions={"ready": False}), id="no endpoint is ready"),
+        pytest.param({"address": "None"}, make_slice("web", "10.244.1.1"), id="headless"),
+        pytest.param({"ports": UDP}, make_slice("web", "10.244.1.1", name=""), id="a UDP port"),
+        pytest.param({}, make_slice("other", "10.244.1.1"), id="another service's endpoints"),
+        pytest.param({}, make_slice("web", "10.244.1.1", name="metrics"), id="another port's endpoints"),
+    ],
+)
+def test_a_service_listens_only_at_tcp_ports_with_ready_endpoints(service: Any, endpoints: EndpointSlice) -> None:
+    assert forwardings([make_service("web", **service)], [endpoints]) == {}
 
 
 def test_a_services_endpoints_are_used_in_turn_with_the_others_as_fallback() -> None:
@@ -104,12 +106,8 @@ async def serve(name: bytes) -> tuple[asyncio.Server, SocketAddress]:
     return server, SocketAddress(*server.sockets[0].getsockname()[:2])
 
 
-async def free_address() -> SocketAddress:
-    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    address = SocketAddress(*server.sockets[0].getsockname()[:2])
-    server.close()
-    await server.wait_closed()
-    return address
+def free_address() -> SocketAddress:
+    return SocketAddress("127.0.0.1", free_port())
 
 
 async def exchange(address: SocketAddress, data: bytes) -> bytes:
@@ -121,20 +119,27 @@ async def exchange(address: SocketAddress, data: bytes) -> bytes:
     return answer
 
 
+@asynccontextmanager
+async def behind(proxy: ServiceProxy, name: bytes) -> AsyncGenerator[SocketAddress]:
+    """Serve behind a service's address; yield that."""
+    server, target = await serve(name)
+    address = free_address()
+    proxy.apply({address: [target]})
+    async with server:
+        yield address
+
+
 async def test_connections_go_to_endpoints_in_turn_and_half_close_is_forwarded(proxy: ServiceProxy) -> None:
     (one, first), (two, second) = await serve(b"1"), await serve(b"2")
-    address = await free_address()
+    address = free_address()
     proxy.apply({address: [first, second]})
     async with one, two:
         assert [await exchange(address, b"x") for _ in range(3)] == [b"1x", b"2x", b"1x"]
 
 
 async def test_large_transfers_through_a_service_arrive_completely(proxy: ServiceProxy) -> None:
-    server, target = await serve(b"")
-    address = await free_address()
-    proxy.apply({address: [target]})
     data = bytes(range(256)) * 40_000  # 10 MB: more than all socket buffers
-    async with server:
+    async with behind(proxy, b"") as address:
         reader, writer = await asyncio.open_connection(address.ip, address.port)
         writer.write(data)
         writer.write_eof()
@@ -144,28 +149,22 @@ async def test_large_transfers_through_a_service_arrive_completely(proxy: Servic
 
 async def test_a_service_endpoint_that_refuses_a_connection_is_skipped(proxy: ServiceProxy) -> None:
     server, target = await serve(b"ok")
-    address = await free_address()
-    proxy.apply({address: [await free_address(), target]})
+    address = free_address()
+    proxy.apply({address: [free_address(), target]})
     async with server:
         assert await exchange(address, b"") == b"ok"
 
 
 async def test_a_service_without_endpoints_refuses_connections(proxy: ServiceProxy) -> None:
-    server, target = await serve(b"ok")
-    address = await free_address()
-    proxy.apply({address: [target]})
-    assert proxy.addresses == {address}
-    proxy.apply({})
-    async with server:
+    async with behind(proxy, b"ok") as address:
+        assert proxy.addresses == {address}
+        proxy.apply({})
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(address.ip, address.port)
 
 
 async def test_open_connections_survive_a_change_of_endpoints(proxy: ServiceProxy) -> None:
-    server, target = await serve(b"hello ")
-    address = await free_address()
-    proxy.apply({address: [target]})
-    async with server:
+    async with behind(proxy, b"hello ") as address:
         reader, writer = await asyncio.open_connection(address.ip, address.port)
         assert await asyncio.wait_for(reader.readexactly(6), 10) == b"hello "
         proxy.apply({})
@@ -184,7 +183,7 @@ async def test_a_connection_whose_endpoints_are_all_denied_by_policies_is_closed
         return target == second
 
     proxy = ServiceProxy(allows)
-    open_address, shut_address = await free_address(), await free_address()
+    open_address, shut_address = free_address(), free_address()
     proxy.apply({open_address: [first, second], shut_address: [first]})
     assert [await exchange(open_address, b"") for _ in range(2)] == [b"2", b"2"]
     assert await exchange(shut_address, b"") == b""
@@ -239,17 +238,9 @@ def test_names_of_services_and_pods_resolve_in_the_local_cluster(name: str, kind
     assert sorted(records) == expected
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nothing.serving.svc.cluster.local.",
-        "router.other.svc.cluster.local.",
-        "example.com.",
-        "x-1.a.pod.cluster.local.",
-    ],
-)
-def test_host_names_outside_of_the_local_cluster_do_not_resolve(name: str) -> None:
-    assert ask(name) == ("NXDOMAIN", [])
+def test_host_names_outside_of_the_local_cluster_do_not_resolve() -> None:
+    absent = ("nothing.serving.svc.cluster.local.", "router.other.svc.cluster.local.", "x-1.a.pod.cluster.local.")
+    assert [ask(name) for name in (*absent, "example.com.")] == [("NXDOMAIN", [])] * 4
 
 
 def test_a_packet_that_is_no_dns_query_gets_no_answer() -> None:

@@ -58,8 +58,9 @@ def factory(simulator: httpx2.AsyncClient | None = None, time_scale: float = 1.0
     return ContainerFactory(TABLE, programs, Python(Path("/state/python"), {"B": "2"}), simulator, time_scale)
 
 
-def test_a_container_whose_image_has_a_program_runs_it_as_a_process(setting: ContainerContext) -> None:
-    assert isinstance(factory().make(model("test/program:1"), setting), ProcessContainer)
+def argv_of(made: Container) -> list[str]:
+    assert isinstance(made, ProcessContainer)
+    return made._spec.argv
 
 
 @pytest.mark.parametrize(
@@ -71,15 +72,13 @@ def test_intervals_in_a_rehearsed_programs_arguments_follow_the_time_scale(
     setting: ContainerContext, time_scale: float, arguments: list[str], expected: list[str]
 ) -> None:
     created = factory(time_scale=time_scale).make(model("test/program:1", command=["/x"], args=arguments), setting)
-    assert isinstance(created, ProcessContainer)
-    assert created._spec.argv == ["/x", *expected]
+    assert argv_of(created) == ["/x", *expected]
 
 
-def test_a_container_command_without_a_path_runs_the_program_of_its_image(setting: ContainerContext) -> None:
-    created = factory().make(model("test/program:1", command=["program"], args=["-v"]), setting)
-    assert isinstance(created, ProcessContainer)
+def test_a_container_without_a_path_in_its_command_runs_its_images_program(setting: ContainerContext) -> None:
     path = TABLE.entries[0].path
-    assert created._spec.argv == [path, "-v"]
+    assert isinstance(factory().make(model("test/program:1"), setting), ProcessContainer)
+    assert argv_of(factory().make(model("test/program:1", command=["program"], args=["-v"]), setting)) == [path, "-v"]
 
 
 def test_a_program_that_would_create_its_own_tls_key_gets_the_rehearsals_key(setting: ContainerContext) -> None:
@@ -89,8 +88,7 @@ def test_a_program_that_would_create_its_own_tls_key_gets_the_rehearsals_key(set
     created = ContainerFactory(table, programs, python, None, certificate=certificate).make(
         model("a", command=["/a"]), setting
     )
-    assert isinstance(created, ProcessContainer)
-    assert created._spec.argv == ["/a", "--cert-path", "/etc/llmd-oke-rehearsal"]
+    assert argv_of(created) == ["/a", "--cert-path", "/etc/llmd-oke-rehearsal"]
     targets = {str(mount.source): mount.target for mount in created._spec.sandbox.mounts}
     assert targets["/pki/a.key"] == "/etc/llmd-oke-rehearsal/tls.key"
 
@@ -187,6 +185,22 @@ class ScriptedContainer:
         return (0 if self._answers.is_set() else 1), ""
 
 
+def container_options(**own: Any) -> ContainerOptions:
+    """Return options of a container that is probed and restarted in no time, unless they are told otherwise."""
+    usual: dict[str, Any] = {
+        "pull": no_pull,
+        "termination_message": lambda code: f"ended with {code}",
+        "warn": lambda _reason, _message: None,
+        "address": "127.0.0.1",
+        "probes": ProbeCount(),
+        "starts": Starts(),
+        "time_scale": 1.0,
+        "back_off": BackOff(),
+        "grace_s": 1.0,
+    }
+    return ContainerOptions(**{**usual, **own})
+
+
 class Watched:
     """A worker whose container ends with each of the codes in turn, with every state that it showed."""
 
@@ -195,21 +209,9 @@ class Watched:
         self.waits = asyncio.Event()
         self._codes = iter(codes)
         self.record = ContainerRecord("c", "x", ContainerRole.MAIN)
-        options = self.options = ContainerOptions(
-            pull=no_pull,
-            make=self._make,
-            restarts=restarts,
-            termination_message=lambda code: f"ended with {code}",
-            changed=self._changed,
-            warn=lambda _reason, _message: None,
-            address="127.0.0.1",
-            probes=ProbeCount(),
-            starts=Starts(),
-            time_scale=1.0,
-            back_off=BackOff(first_s=wait_s, longest_s=wait_s),
-            grace_s=1.0,
-        )
-        self.worker = ContainerWorker(model("x"), self.record, options)
+        back_off = BackOff(first_s=wait_s, longest_s=wait_s)
+        self.options = container_options(make=self._make, restarts=restarts, changed=self._changed, back_off=back_off)
+        self.worker = ContainerWorker(model("x"), self.record, self.options)
 
     def _changed(self) -> None:
         self.states.append(self.record.state)
@@ -223,10 +225,10 @@ class Watched:
 async def test_a_failed_container_with_restart_policy_never_is_not_restarted() -> None:
     watched = Watched([3], restarts=lambda _code: False)
     await watched.worker.run()
+    state = watched.record.state
     assert watched.record.failed
-    assert isinstance(watched.record.state, Terminated)
-    assert watched.record.state.exit_code == 3
-    assert watched.record.state.message == "ended with 3"
+    assert isinstance(state, Terminated)
+    assert (state.exit_code, state.message) == (3, "ended with 3")
 
 
 async def test_a_failing_container_restarts_with_back_off_from_the_second_time_on() -> None:
@@ -267,35 +269,32 @@ class Starting:
         self.begun, self.answers = asyncio.Event(), asyncio.Event()
         self.record = ContainerRecord(name, "x", ContainerRole.MAIN)
         probe = Probe(exec=ExecAction(["ask"]), periodSeconds=1, failureThreshold=3600)
-        options = ContainerOptions(
-            pull=no_pull,
-            make=self._make,
+        options = container_options(
+            make=lambda: ScriptedContainer(None, self.answers),
             restarts=lambda _code: False,
-            termination_message=lambda _code: None,
             changed=lambda: self.begun.set() if isinstance(self.record.state, RunningContainer) else None,
-            warn=lambda _reason, _message: None,
-            address="127.0.0.1",
-            probes=ProbeCount(),
             starts=starts,
             time_scale=0.001,
-            back_off=BackOff(),
-            grace_s=1.0,
         )
         self.worker = ContainerWorker(ContainerModel(name=name, startupProbe=probe), self.record, options)
         self.running = asyncio.create_task(self.worker.run())
-
-    def _make(self) -> Container:
-        return ScriptedContainer(None, self.answers)
 
     async def end(self) -> None:
         await asyncio.wait_for(self.worker.stop(1.0), 5)
         await asyncio.wait_for(self.running, 5)
 
 
-async def test_a_queued_program_starts_after_its_predecessor_has_answered_its_first_probe() -> None:
+@pytest.fixture
+async def queue() -> tuple[Starts, Starting, Starting]:
+    """A program that starts, and one that waits for it as one alone may start."""
     starts = Starts(most=1)
     first, second = Starting("first", starts), Starting("second", starts)
     await asyncio.wait_for(first.begun.wait(), 5)
+    return starts, first, second
+
+
+async def test_a_queued_program_starts_after_its_predecessor_has_answered_its_first_probe(queue: Any) -> None:
+    _, first, second = queue
     for _ in range(20):
         await asyncio.sleep(0)
     assert not second.begun.is_set()
@@ -305,19 +304,15 @@ async def test_a_queued_program_starts_after_its_predecessor_has_answered_its_fi
     await second.end()
 
 
-async def test_a_queued_program_starts_once_a_predecessor_that_never_answered_has_ended() -> None:
-    starts = Starts(most=1)
-    first, second = Starting("first", starts), Starting("second", starts)
-    await asyncio.wait_for(first.begun.wait(), 5)
+async def test_a_queued_program_starts_once_a_predecessor_that_never_answered_has_ended(queue: Any) -> None:
+    _, first, second = queue
     await first.end()
     await asyncio.wait_for(second.begun.wait(), 5)
     await second.end()
 
 
-async def test_a_program_that_is_queued_can_be_stopped() -> None:
-    starts = Starts(most=1)
-    first, second = Starting("first", starts), Starting("second", starts)
-    await asyncio.wait_for(first.begun.wait(), 5)
+async def test_a_program_that_is_queued_can_be_stopped(queue: Any) -> None:
+    starts, first, second = queue
     await second.end()
     assert second.record.over
     assert not second.begun.is_set()
@@ -327,8 +322,16 @@ async def test_a_program_that_is_queued_can_be_stopped() -> None:
     await third.end()
 
 
-def simulator(answers: Callable[[httpx2.Request], httpx2.Response]) -> httpx2.AsyncClient:
+Answers = Callable[[httpx2.Request], httpx2.Response]
+
+
+def simulator(answers: Answers) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url="http://simulator", transport=httpx2.MockTransport(answers))
+
+
+def simulated(folder: Path, answers: Answers, time_scale: float = 1.0) -> SimulatorContainer:
+    spec = SimulatorSpec(folder, [], {}, "i", folder / "log", time_scale=time_scale)
+    return SimulatorContainer(spec, simulator(answers))
 
 
 async def test_a_simulated_server_is_started_with_its_network_namespace_and_arguments(tmp_path: Path) -> None:
@@ -362,7 +365,7 @@ async def test_a_simulated_server_whose_start_got_no_answer_is_stopped(tmp_path:
             raise httpx2.ReadTimeout("late", request=request)
         return httpx2.Response(204)
 
-    container = SimulatorContainer(SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log"), simulator(answers))
+    container = simulated(tmp_path, answers)
     with pytest.raises(StartError):
         await container.start()
     assert requests == ["POST", "DELETE"]
@@ -376,7 +379,7 @@ async def test_a_request_to_the_vllm_simulator_is_repeated_if_its_answer_is_lost
             raise httpx2.RemoteProtocolError("disconnected", request=request)
         return httpx2.Response(200, json={"exit_code": 0})
 
-    container = SimulatorContainer(SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log"), simulator(answers))
+    container = simulated(tmp_path, answers)
     assert await container.wait() == 0
 
 
@@ -384,7 +387,7 @@ async def test_servers_of_a_crashed_vllm_simulator_count_as_killed(tmp_path: Pat
     def answers(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("gone", request=request)
 
-    container = SimulatorContainer(SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log"), simulator(answers))
+    container = simulated(tmp_path, answers)
     assert await container.wait() == 137
     with pytest.raises(StartError, match="can't be reached"):
         await container.start()
@@ -437,7 +440,7 @@ def test_a_pre_stop_sleep_follows_the_time_scale_down_to_a_lower_limit(
     ("time_scale", "waited_s"), [(0.5, []), (1.0, []), (3.0, [30.0])], ids=["faster", "real time", "slower"]
 )
 async def test_servers_slowed_by_the_time_scale_get_a_longer_termination_grace_period(
-    time_scale: float, waited_s: list[float]
+    monkeypatch: pytest.MonkeyPatch, time_scale: float, waited_s: list[float]
 ) -> None:
     container = ScriptedContainer(None, time_scale=time_scale)
     watched = Watched([], restarts=lambda _code: False)
@@ -446,28 +449,26 @@ async def test_servers_slowed_by_the_time_scale_get_a_longer_termination_grace_p
     worker = ContainerWorker(hook, watched.record, options)
     running = asyncio.create_task(worker.run())
     await asyncio.wait_for(worker.started.wait(), 5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llmd_rehearsal.pods.container_worker.pre_stop_sleep_s", lambda seconds, time_scale: 0.0)
-        await worker.stop(60.0)
+    monkeypatch.setattr("llmd_rehearsal.pods.container_worker.pre_stop_sleep_s", lambda seconds, time_scale: 0.0)
+    await worker.stop(60.0)
     await asyncio.wait_for(running, 5)
     assert [seconds - 15 for seconds in container.waited_s] == waited_s
     assert worker.time_scale == 1.0
 
 
-async def test_a_slowed_server_that_terminates_stops_as_soon_as_it_has_no_requests(tmp_path: Path) -> None:
+async def test_a_slowed_server_that_terminates_stops_as_soon_as_it_has_no_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = iter([False, True])
 
     def at_rest(_request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, json={"at_rest": next(answers)})
 
-    spec = SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log", time_scale=3.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llmd_rehearsal.pods.containers._WORK_PAUSE_S", 0.0)
-        await asyncio.wait_for(SimulatorContainer(spec, simulator(at_rest)).finish_work(60.0), 5)
+    monkeypatch.setattr("llmd_rehearsal.pods.containers._WORK_PAUSE_S", 0.0)
+    await asyncio.wait_for(simulated(tmp_path, at_rest, time_scale=3.0).finish_work(60.0), 5)
     assert next(answers, None) is None
 
 
 async def test_a_slowed_server_that_is_never_idle_stops_after_its_termination_grace_period(tmp_path: Path) -> None:
-    spec = SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log", time_scale=3.0)
-    client = simulator(lambda _request: httpx2.Response(200, json={"at_rest": False}))
-    await asyncio.wait_for(SimulatorContainer(spec, client).finish_work(0.01), 5)
+    busy = simulated(tmp_path, lambda _request: httpx2.Response(200, json={"at_rest": False}), time_scale=3.0)
+    await asyncio.wait_for(busy.finish_work(0.01), 5)

@@ -1,10 +1,12 @@
 """Probe times, verdicts, back-off and the hand-written gRPC health messages."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 
 import pytest
+from free_ports import free_port
 from lightkube.models.core_v1 import Container, ContainerPort, HTTPGetAction, Probe
 from llmd_rehearsal.pods.container_worker import BackOff
 from llmd_rehearsal.pods.containers import PlaceholderContainer
@@ -41,9 +43,7 @@ def test_probe_timeouts_are_longer_if_many_probes_share_a_machine():
 def test_successful_probes_are_repeated_less_often_if_there_are_many_on_the_machine() -> None:
     times, tally = schedule(Probe(periodSeconds=10), 0.1), Tally(Probe(), verdict=True)
     assert [times.period_of(tally, probes) for probes in (0, 40, 200, 4000)] == [1.0, 1.0, 5.0, 10.0]
-    tally.record(passed=False)
-    tally.record(passed=False)
-    tally.record(passed=False)
+    verdicts(tally, "nnn")
     assert times.period_of(tally, 4000) == 1.0
     often = schedule(Probe(periodSeconds=2), 0.1)
     assert [often.period_of(Tally(Probe(), verdict=True), probes) for probes in (80, 4000)] == [2.0, 10.0]
@@ -98,29 +98,31 @@ def test_a_grpc_health_request_contains_the_service_name() -> None:
         request("x" * 200)
 
 
+@contextlib.asynccontextmanager
+async def answering(line: bytes, after_s: float = 0) -> AsyncGenerator[Probe]:
+    """Answer a probe's requests with this status line."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(after_s)
+        writer.write(line + b"\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield Probe(httpGet=HTTPGetAction(port=server.sockets[0].getsockname()[1], path="/health"))
+
+
 @pytest.mark.parametrize(
     ("line", "passes"), [(b"HTTP/1.1 204 No Content", True), (b"HTTP/1.1 503 No", False), (b"x", False)]
 )
 async def test_an_http_probe_passes_on_status_200_to_399(line: bytes, passes: bool) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(line + b"\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    probe = Probe(httpGet=HTTPGetAction(port=port, path="/health"))
-    async with server:
+    async with answering(line) as probe:
         container = PlaceholderContainer(completes=False)
         assert await run_probe(probe, Container(name="c"), container, "127.0.0.1", 5.0) is passes
 
 
 async def test_an_http_probe_fails_if_its_connection_is_refused() -> None:
-    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    probe = Probe(httpGet=HTTPGetAction(port=port))
+    probe = Probe(httpGet=HTTPGetAction(port=free_port()))
     assert not await run_probe(probe, Container(name="c"), PlaceholderContainer(completes=False), "127.0.0.1", 5.0)
 
 
@@ -142,17 +144,9 @@ async def test_a_probe_passes_if_its_late_answer_is_due_to_a_server_without_cpu_
                 return 0.0
             return asyncio.get_running_loop().time() - self._started_s
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        await asyncio.sleep(0.5)
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        writer.close()
-
     monkeypatch.setattr("llmd_rehearsal.running_time.Starvation", Starved)
     container = PlaceholderContainer(completes=False)
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    probe = Probe(httpGet=HTTPGetAction(port=server.sockets[0].getsockname()[1]))
-    async with server:
+    async with answering(b"HTTP/1.1 200 OK", after_s=0.5) as probe:
         assert not await run_probe(probe, Container(name="c"), container, "127.0.0.1", 0.05)
         monkeypatch.setattr(container, "processes", lambda: (server_pid,))
         assert await run_probe(probe, Container(name="c"), container, "127.0.0.1", 0.05)

@@ -23,9 +23,8 @@ NOW = datetime(2026, 11, 21, 6, 1, tzinfo=UTC)
 
 
 def running(name: str, role: ContainerRole = ContainerRole.MAIN, *, ready: bool = True) -> ContainerRecord:
-    return ContainerRecord(
-        name, "x", role, RunningContainer(START), started=True, ready=ready, container_id="process://1"
-    )
+    ran = {"started": True, "ready": ready, "container_id": "process://1"}
+    return ContainerRecord(name, "x", role, RunningContainer(START), **ran)
 
 
 def ended(name: str, code: int, role: ContainerRole = ContainerRole.MAIN, *, over: bool = True) -> ContainerRecord:
@@ -87,11 +86,8 @@ def test_a_pod_has_addresses_once_its_network_exists() -> None:
     assert "podIP" not in status(waiting("m"), facts=None)
     assert condition(status(waiting("m"), facts=None), "PodReadyToStartContainers")["status"] == "False"
     result = status(waiting("m"))
-    assert (result["podIP"], result["hostIP"], result["podIPs"]) == (
-        "10.244.3.7",
-        "10.244.0.12",
-        [{"ip": "10.244.3.7"}],
-    )
+    assert (result["podIP"], result["hostIP"]) == ("10.244.3.7", "10.244.0.12")
+    assert result["podIPs"] == [{"ip": "10.244.3.7"}]
 
 
 def with_conditions(*conditions: dict[str, str], **spec: Any) -> Pod:

@@ -11,7 +11,7 @@ LIMIT_S = 10
 class Pod:
     """A pod whose status changes, and the API server that it is written to."""
 
-    def __init__(self, gathered_s: float, *, serves: bool = True) -> None:
+    def __init__(self, gathered_s: float = 10 * LIMIT_S, *, serves: bool = True) -> None:
         self.ready, self.phase = False, "Pending"
         self.annotations: list[object] = []
         self.written: list[tuple[bool, str]] = []
@@ -21,6 +21,7 @@ class Pod:
             client, ObjectIdentity("n", "p", "u"), self.status,
             annotations={"simulated": "vllm"}, gather_s=lambda: gathered_s, serves=serves,
         )  # fmt: skip
+        self.running = asyncio.create_task(self.writer.run())
 
     def status(self) -> dict[str, Any]:
         return {"phase": self.phase, "conditions": [{"type": "Ready", "status": str(self.ready)}]}
@@ -41,40 +42,27 @@ class Pod:
 
 
 async def test_changes_of_a_pods_readiness_and_its_end_are_written_to_the_api_at_once():
-    pod = Pod(gathered_s=10 * LIMIT_S)
-    running = asyncio.create_task(pod.writer.run())
+    pod = Pod()
     pod.writer.changed()
     pod.phase = "Running"
     pod.writer.changed()
     assert await pod.written_after(ready=True) == [(True, "Running")]
     assert await pod.written_after(ready=False) == [(True, "Running"), (False, "Running")]
     assert await pod.written_after(phase="Succeeded") == [(True, "Running"), (False, "Running"), (False, "Succeeded")]
-    running.cancel()
 
 
 async def test_no_readiness_is_written_before_its_end_for_a_pod_behind_no_service():
-    pod = Pod(gathered_s=10 * LIMIT_S, serves=False)
-    running = asyncio.create_task(pod.writer.run())
+    pod = Pod(serves=False)
     pod.ready, pod.phase = True, "Running"
     pod.writer.changed()
     await asyncio.sleep(0)
     assert await pod.written_after(ready=False, phase="Succeeded") == [(False, "Succeeded")]
-    running.cancel()
 
 
-async def test_a_pods_status_and_annotations_are_written_in_one_api_request():
+async def test_status_changes_but_readiness_are_written_with_annotations_after_a_delay():
     pod = Pod(gathered_s=0.02)
-    running = asyncio.create_task(pod.writer.run())
-    await pod.written_after(phase="Running")
-    assert pod.annotations == [{"simulated": "vllm"}]
-    running.cancel()
-
-
-async def test_pod_status_changes_other_than_readiness_are_written_together_after_a_delay():
-    pod = Pod(gathered_s=0.02)
-    running = asyncio.create_task(pod.writer.run())
     assert await pod.written_after(phase="Running") == [(False, "Running")]
-    running.cancel()
+    assert pod.annotations == [{"simulated": "vllm"}]
 
 
 def test_the_delay_of_pod_status_writes_grows_with_the_number_of_pods():
