@@ -58,31 +58,28 @@ def _kept(cache: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
-async def test_the_pre_warm_program_fills_a_model_cache_from_each_simulated_source(
+async def test_the_pre_warm_program_loads_model_draft_and_vocabulary_from_each_source(
     address: str, tmp_path: Path, source: str
 ) -> None:
+    """A simulated server finds the draft then."""
+    assert MODEL.draft
+    assert MODEL.vocabulary
+    draft, size = MODEL.draft.repository, MODEL.vocabulary.bytes
+    digest = hashlib.sha256(model_sources.vocabulary("o200k_base.tiktoken", size)).hexdigest()
+    facts = {**MODEL.vocabulary.model_dump(), "url": f"{address}/encodings/o200k_base.tiktoken"}
     places = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket_path("any")}
-    done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", **places)
+    asked = (f"--source={source}", f"--draft={draft}@main", f"--vocabulary={json.dumps(facts)}")
+    done = await _prewarm(tmp_path, REPOSITORY, *asked, **places, **{REHEARSED_VOCABULARY: digest})
     assert done.returncode == 0, done.stderr
     assert "259.0 KiB of 259.0 KiB (100 %)" in done.stdout
     assert _kept(tmp_path) == set(source_hosts().files)
-
-
-@pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
-async def test_a_simulated_server_finds_the_draft_model_that_the_pre_warm_program_loaded(
-    address: str, tmp_path: Path, source: str
-) -> None:
-    assert MODEL.draft is not None
-    draft = MODEL.draft.repository
-    places = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket_path("any")}
-    done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", f"--draft={draft}@main", **places)
-    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "encodings" / "o200k_base.tiktoken").stat().st_size == size
     config = json.dumps({"method": "eagle3", "model": draft, "num_speculative_tokens": 2})
-    asked = settings(["vllm", "serve", REPOSITORY, "--speculative-config", config], {}).draft
-    assert asked is not None
+    speculated = settings(["vllm", "serve", REPOSITORY, "--speculative-config", config], {}).draft
+    assert speculated is not None
     files = ContainerFiles({"/model-cache": str(tmp_path)})
-    folder = read_draft(asked, {"HF_HOME": "/model-cache"}, files)
-    assert read_draft(replace(asked, model=folder), {}, files) == folder
+    folder = read_draft(speculated, {"HF_HOME": "/model-cache"}, files)
+    assert read_draft(replace(speculated, model=folder), {}, files) == folder
 
 
 @pytest.mark.parametrize(
@@ -121,24 +118,6 @@ async def test_pre_warming_a_model_repository_outside_the_catalogue_fails_as_not
 def test_simulated_hugging_face_resolves_a_commit_to_itself_a_branch_to_one_commit() -> None:
     assert model_sources.commit(REPOSITORY, "a" * 40) == "a" * 40
     assert model_sources.commit(REPOSITORY, "main") == model_sources.commit(REPOSITORY, "main") != "main"
-
-
-@pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
-async def test_a_vocabulary_is_pre_warmed_with_hugging_face_or_object_storage_as_source(
-    address: str, tmp_path: Path, source: str
-):
-    assert MODEL.vocabulary is not None
-    size = MODEL.vocabulary.bytes
-    digest = hashlib.sha256(model_sources.vocabulary("o200k_base.tiktoken", size)).hexdigest()
-    facts = {**MODEL.vocabulary.model_dump(), "url": f"{address}/encodings/o200k_base.tiktoken"}
-    own = {
-        "HF_ENDPOINT": address,
-        "MODEL_SOURCE_URL": address + source_hosts().bucket_path("any"),
-        REHEARSED_VOCABULARY: digest,
-    }
-    done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", f"--vocabulary={json.dumps(facts)}", **own)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "encodings" / "o200k_base.tiktoken").stat().st_size == size
 
 
 async def test_a_model_repository_with_its_own_folder_is_served_from_that_folder(tmp_path: Path) -> None:

@@ -24,16 +24,22 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def script(path: Path) -> Callable[[str, str], Path]:
-    """Put a shell script on PATH."""
+def script(path: Path) -> Callable[..., Path]:
+    """Put a shell script on PATH, or into another folder."""
 
-    def put(name: str, body: str) -> Path:
-        file = path / name
+    def put(name: str, body: str, folder: Path = path) -> Path:
+        file = folder / name
         file.write_text(f"#!/bin/sh\n{body}\n")
         file.chmod(0o755)
         return file
 
     return put
+
+
+@pytest.fixture
+def go_tool(script: Callable[..., Path]) -> Callable[[str], Path]:
+    """Put a Go on PATH that does this when it is asked for more than its version."""
+    return lambda body: script("go", f'[ "$1" = env ] && echo go1.26.8 && exit 0\n{body}')
 
 
 @pytest.fixture

@@ -57,9 +57,9 @@ def listener() -> Listener:
 
 
 @pytest.fixture
-def builds(script, tmp_path):
+def builds(go_tool):
     """A Go that builds a file that says so."""
-    script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0\nwhile [ "$1" != -o ]; do shift; done; echo built > "$2"')
+    go_tool('while [ "$1" != -o ]; do shift; done; echo built > "$2"')
 
 
 def test_a_published_program_is_downloaded_once_and_executable(published, mirror, path, listener):
@@ -112,18 +112,18 @@ def test_without_a_network_only_the_first_download_host_is_tried(published, buil
     assert detail.endswith("what is missing is built here instead")
 
 
-def test_nothing_is_downloaded_if_downloads_are_disabled(published, mirror, builds, monkeypatch, listener):
-    published()
-    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
-    assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
-    assert mirror.asked == []
-
-
 def test_an_earlier_download_is_used_even_if_downloads_are_disabled(published, path, monkeypatch, listener):
     published()
     etcd = programs.ensure(["etcd"], listener)["etcd"]
     monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
     assert programs.ensure(["etcd"], listener)["etcd"] == etcd
+
+
+def test_nothing_is_downloaded_if_downloads_are_disabled(published, mirror, builds, monkeypatch, listener):
+    published()
+    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
+    assert programs.ensure(["etcd"], listener)["etcd"].origin == "built from tools/"
+    assert mirror.asked == []
 
 
 def test_a_program_without_a_download_for_this_machine_is_built(published, mirror, builds, monkeypatch, listener):
@@ -198,9 +198,9 @@ def test_no_registry_is_used_if_downloads_are_disabled_or_only_from_a_mirror(mon
     assert not found.is_wanted
 
 
-def test_an_unreachable_image_registry_is_tried_again(cache, monkeypatch, script):
+def test_an_unreachable_image_registry_is_tried_again(cache, monkeypatch, go_tool):
     monkeypatch.delenv("LLMD_OKE_DOWNLOADS")
-    script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0; echo \'{"Error": "403 Forbidden"}\'')
+    go_tool("""echo '{"Error": "403 Forbidden"}'""")
     asked: list[str] = []
 
     def ask(self: downloads.ProgramDownload) -> None:

@@ -8,27 +8,23 @@ from llmd_rehearsal.program_definitions import tools_folder
 SCHEDULER = "github.com/llm-d/llm-d-inference-scheduler"
 
 
-def test_the_version_of_a_go_programs_dependency_is_found(go_program):
-    modules = f"path\tx/epp\nmod\tx\t(devel)\t\ndep\tother\tv9.9.9\th1:a=\ndep\t{SCHEDULER}\tv0.7.1\th1:b=\n"
-    assert module_version(go_program(modules), [SCHEDULER]) == "v0.7.1"
+DEPENDENCY = f"path\tx/epp\nmod\tx\t(devel)\t\ndep\tother\tv9.9.9\th1:a=\ndep\t{SCHEDULER}\tv0.7.1\th1:b=\n"
+MAIN_MODULE = f"path\t{SCHEDULER}/cmd/epp\nmod\t{SCHEDULER}\tv0.8.0\th1:b=\n"
+CHECKOUT = f"mod\t{SCHEDULER}\t(devel)\t\n"
 
 
-def test_the_version_of_a_go_programs_main_module_is_found(go_program):
-    modules = f"path\t{SCHEDULER}/cmd/epp\nmod\t{SCHEDULER}\tv0.8.0\th1:b=\n"
-    assert module_version(go_program(modules), [SCHEDULER]) == "v0.8.0"
-
-
-def test_a_program_built_from_a_checkout_reports_its_stamped_release(go_program):
-    modules = f'mod\t{SCHEDULER}\t(devel)\t\nbuild\t-ldflags="-X gaie/version.BuildRef=v0.8.0 -X a=b"\n'
-    assert module_version(go_program(modules), [SCHEDULER]) == "v0.8.0"
-
-
-def test_a_program_built_from_a_checkout_without_a_stamp_has_no_version(go_program):
-    assert module_version(go_program(f"mod\t{SCHEDULER}\t(devel)\t\n"), [SCHEDULER]) is None
-
-
-def test_a_go_program_without_the_requested_module_has_no_version(go_program):
-    assert module_version(go_program("mod\tother\tv1.0.0\t\n"), [SCHEDULER]) is None
+@pytest.mark.parametrize(
+    ("modules", "version"),
+    [
+        pytest.param(DEPENDENCY, "v0.7.1", id="a dependency"),
+        pytest.param(MAIN_MODULE, "v0.8.0", id="the main module"),
+        pytest.param(f'{CHECKOUT}build\t-ldflags="-X gaie/version.BuildRef=v0.8.0 -X a=b"\n', "v0.8.0", id="a stamp"),
+        pytest.param(CHECKOUT, None, id="no stamp of a checkout"),
+        pytest.param("mod\tother\tv1.0.0\t\n", None, id="another module"),
+    ],
+)
+def test_a_go_programs_version_is_that_of_its_module_or_the_stamp_of_its_build(go_program, modules, version):
+    assert module_version(go_program(modules), [SCHEDULER]) == version
 
 
 def test_a_file_that_is_no_go_program_has_no_version(tmp_path):
@@ -61,16 +57,9 @@ def test_exact_patch_minor_and_later_rules_decide_which_program_versions_pass(ac
 
 
 @pytest.fixture
-def packaged_go(tmp_path):
+def packaged_go(tmp_path, script):
     """Put a shell script where the Python package has its Go."""
-
-    def put(body):
-        file = tmp_path / "packaged-go"
-        file.write_text(f"#!/bin/sh\n{body}\n")
-        file.chmod(0o755)
-        return file
-
-    return put
+    return lambda body: script("packaged-go", body, tmp_path)
 
 
 TOO_OLD = "echo 'go: go.mod requires go >= 1.24.0 (running go 1.19; GOTOOLCHAIN=local)' >&2; exit 1"
@@ -78,7 +67,7 @@ FITS = "echo go1.27.3"
 
 
 @pytest.mark.parametrize("on_path", [None, TOO_OLD, "echo go1.19.8", "exit 127"])
-def test_the_go_of_the_python_package_is_used_if_none_on_path_is_suitable(cache, path, script, packaged_go, on_path):
+def test_the_go_of_the_python_package_is_used_if_none_on_path_is_suitable(cache, script, packaged_go, on_path):
     if on_path is not None:
         script("go", on_path)
     expected = packaged_go('[ "$GOTOOLCHAIN" = local ] && [ -z "$GOROOT" ] && ' + FITS)

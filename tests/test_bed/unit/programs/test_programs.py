@@ -14,23 +14,20 @@ from llmd_oke.values import values_folder
 from llmd_rehearsal import program_definitions, programs
 from llmd_rehearsal.program_definitions import pinned_modules, tools_folder
 
+PROGRAMS, BUILDS = program_definitions.definitions().programs, program_definitions.definitions().builds
+
 
 def put_in_cache(name):
-    definition = program_definitions.definitions().programs[name]
-    file = programs.program_file(
-        name, definition.version, program_definitions.definitions().builds[definition.source.build]
-    )
+    definition = PROGRAMS[name]
+    file = programs.program_file(name, definition.version, BUILDS[definition.source.build])
     file.parent.mkdir(parents=True)
     file.touch(mode=0o755)
     return file
 
 
-def test_a_program_on_path_with_the_right_version_is_used(cache, script):
+def test_a_program_on_path_is_used_if_it_has_the_right_version(cache, script):
     etcd = script("etcd", "echo etcd Version: 3.6.9")
     assert programs.locate("etcd") == programs.LocalProgram("etcd", etcd, "v3.6.9", "PATH")
-
-
-def test_a_program_on_path_with_another_version_is_not_used(cache, script):
     script("etcd", "echo etcd Version: 3.5.1")
     assert programs.locate("etcd") is None
 
@@ -59,9 +56,7 @@ def test_picker_and_sidecar_on_path_are_found_under_both_names_of_their_go_modul
 
 def test_programs_in_the_users_program_folder_are_used_whatever_their_version(cache, script, tmp_path, monkeypatch):
     script("etcd", "echo etcd Version: 3.6.6")
-    other = tmp_path / "etcd"
-    other.write_text("#!/bin/sh\necho etcd Version: 3.4.0\n")
-    other.chmod(0o755)
+    other = script("etcd", "echo etcd Version: 3.4.0", tmp_path)
     monkeypatch.setenv("LLMD_OKE_PROGRAMS", str(tmp_path))
     located = programs.locate("etcd")
     assert located is not None
@@ -104,7 +99,7 @@ def test_a_builds_fingerprint_depends_on_the_modules_files_and_the_settings(tmp_
     monkeypatch.setattr(programs, "tools_folder", lambda: tmp_path)
     (tmp_path / "etcd").mkdir()
     (tmp_path / "etcd/go.sum").write_text("a")
-    build = program_definitions.definitions().builds["etcd"]
+    build = BUILDS["etcd"]
     first = programs.fingerprint(build)
     assert programs.fingerprint(build.model_copy(update={"minutes": 9})) == first
     assert programs.fingerprint(build.model_copy(update={"variables": {"a.Version": "v1"}})) != first
@@ -113,7 +108,6 @@ def test_a_builds_fingerprint_depends_on_the_modules_files_and_the_settings(tmp_
 
 
 FAKE_GO = """
-[ "$1" = env ] && echo go1.26.8 && exit 0
 echo "$@" >> {calls}
 while [ "$1" != -o ]; do shift; done
 if [ -d "$2" ]; then
@@ -126,10 +120,10 @@ fi
 
 
 @pytest.fixture
-def calls(tmp_path, script):
+def calls(tmp_path, go_tool):
     """A Go that builds nothing, and what it was asked."""
     file = tmp_path / "calls"
-    script("go", FAKE_GO.format(calls=file))
+    go_tool(FAKE_GO.format(calls=file))
     return file
 
 
@@ -152,17 +146,16 @@ def test_all_kubernetes_programs_are_built_together(cache, calls):
     assert "-X k8s.io/component-base/version.gitVersion=v1.34.2" in call
 
 
-def test_a_failed_build_leaves_no_partial_result(cache, script):
-    script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0; echo "main.go:7: undefined: x"; exit 1')
+def test_a_failed_build_leaves_no_partial_result(cache, go_tool):
+    go_tool('echo "main.go:7: undefined: x"; exit 1')
     with pytest.raises(KitError, match=r"(?s)building etcd failed; the end of .*etcd\.log.*undefined: x"):
         programs.ensure(["etcd"], Listener())
     assert list((cache / "unfinished").iterdir()) == []
     assert not (cache / "programs").exists()
 
 
-def test_a_failed_program_build_stops_the_builds_that_run_in_parallel(cache, script):
-    fails = 'case "$PWD" in *etcd) echo undefined: x; exit 1;; esac'
-    script("go", f'[ "$1" = env ] && echo go1.26.8 && exit 0; {fails}; exec /bin/sleep 60')
+def test_a_failed_program_build_stops_the_builds_that_run_in_parallel(cache, go_tool):
+    go_tool('case "$PWD" in *etcd) echo undefined: x; exit 1;; esac; exec /bin/sleep 60')
     with pytest.raises(KitError, match="building etcd failed"):
         programs.ensure(["etcd", "pulumi"], Listener())
     assert list((cache / "unfinished").iterdir()) == []
@@ -212,11 +205,11 @@ def test_a_go_that_is_too_old_is_reported_if_there_is_no_other(cache, script, mo
 )
 def test_a_programs_version_is_read_from_its_own_output(script, name, answer, version):
     program = script(name, f"/bin/cat <<'END'\n{answer}\nEND")
-    assert programs.program_version(program, program_definitions.definitions().programs[name]) == version
+    assert programs.program_version(program, PROGRAMS[name]) == version
 
 
 def test_a_program_that_cannot_be_run_has_no_version(tmp_path):
-    assert programs.program_version(tmp_path / "etcd", program_definitions.definitions().programs["etcd"]) is None
+    assert programs.program_version(tmp_path / "etcd", PROGRAMS["etcd"]) is None
 
 
 def test_all_unavailable_programs_are_named_before_any_build(cache, calls, monkeypatch):
@@ -241,19 +234,19 @@ def test_the_suggested_install_command_is_that_of_the_linux_distribution(tmp_pat
     file = tmp_path / "os-release"
     if os_release is not None:
         file.write_text(os_release)
-    package = program_definitions.definitions().programs["ip"].source.package
+    package = PROGRAMS["ip"].source.package
     assert programs.install_command(package, file) == command
 
 
 def test_every_go_build_has_a_go_sum_file_and_makes_only_programs_that_list_it():
-    for name, build in program_definitions.definitions().builds.items():
+    for name, build in BUILDS.items():
         assert (tools_folder() / build.module / "go.sum").is_file()
         for program in build.packages:
-            assert name in program_definitions.definitions().programs[program].builds.values()
+            assert name in PROGRAMS[program].builds.values()
 
 
 def test_go_packages_that_one_build_compiles_have_different_names():
-    for build in program_definitions.definitions().builds.values():
+    for build in BUILDS.values():
         names = {re.sub(r"/v\d+$", "", package).rpartition("/")[2] for package in build.packages.values()}
         assert len(names) == len(build.packages)
 
@@ -268,12 +261,10 @@ MODULES_WITHOUT_AN_ANSWER = {
 """By build, the modules of programs that say their version themselves."""
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, definition in program_definitions.definitions().programs.items() if definition.source.build]
-)
+@pytest.mark.parametrize("name", [name for name, definition in PROGRAMS.items() if definition.source.build])
 def test_the_pinned_version_of_a_program_equals_that_in_its_go_mod(name):
-    definition = program_definitions.definitions().programs[name]
-    build = program_definitions.definitions().builds[definition.source.build]
+    definition = PROGRAMS[name]
+    build = BUILDS[definition.source.build]
     modules = definition.ask.go_modules or MODULES_WITHOUT_AN_ANSWER[definition.source.build]
     lines = (tools_folder() / build.module / "go.mod").read_text().splitlines()
     names = "|".join(map(re.escape, modules))
@@ -289,13 +280,13 @@ REFUSAL = "reading proxy/github.com/llm-d/llm-d-router/@v/v0.10.0.mod: 403 Forbi
 
 
 @pytest.fixture
-def proxy(tmp_path, script, cache):
+def proxy(tmp_path, go_tool, cache):
     """A Go that counts how often it is asked for a module, and answers as it is told."""
     calls = tmp_path / "asked"
 
     def answer(error):
         text = json.dumps({"Error": error} if error else {"Dir": str(tmp_path), "Sum": "h1:a="})
-        script("go", f"[ \"$1\" = env ] && echo go1.26.8 && exit 0; echo x >> {calls}; echo '{text}'")
+        go_tool(f"echo x >> {calls}; echo '{text}'")
         return lambda: len(calls.read_text().splitlines()) if calls.exists() else 0
 
     return answer
@@ -343,7 +334,7 @@ def test_picker_and_sidecar_are_built_together_in_the_version_of_an_llm_d_releas
 
 
 def test_rehearsals_and_tests_run_the_deployed_version_of_envoy():
-    tested = program_definitions.definitions().programs["envoy"]
+    tested = PROGRAMS["envoy"]
     images = {release.proxy.image for name in catalogue.release_names() if (release := catalogue.release(name))}
     assert {image.tag for image in images} == {f"distroless-{tested.version}"}
     assert tested.accepts == "exact"
@@ -354,13 +345,11 @@ def test_rehearsals_and_tests_run_the_deployed_version_of_envoy():
 
 @pytest.mark.parametrize("name", ["epp", "pd-sidecar"])
 def test_go_sum_pins_the_router_module_of_each_additional_llm_d_release(name):
-    for version, build in program_definitions.definitions().programs[name].source.other_builds.items():
-        definition = program_definitions.definitions().builds[build]
+    for version, build in PROGRAMS[name].source.other_builds.items():
+        definition = BUILDS[build]
         lines = (tools_folder() / definition.module / "go.sum").read_text().splitlines()
-        assert (
-            f"\t{definition.asks_for} {version} // indirect\n"
-            in (tools_folder() / definition.module / "go.mod").read_text()
-        )
+        required = f"\t{definition.asks_for} {version} // indirect\n"
+        assert required in (tools_folder() / definition.module / "go.mod").read_text()
         assert [line for line in lines if line.startswith(f"{definition.asks_for} {version} h1:")]
 
 
@@ -368,7 +357,7 @@ GAIE = "sigs.k8s.io/gateway-api-inference-extension"
 
 
 @pytest.fixture
-def go(tmp_path, script):
+def go(tmp_path, go_tool):
     """A Go whose module cache has one read-only module, answering with the given checksum."""
     source = tmp_path / "module"
     (source / "config/crd/bases").mkdir(parents=True)
@@ -380,25 +369,20 @@ def go(tmp_path, script):
 
     def put(checksum, status=0):
         answer = json.dumps({"Dir": str(source), "Sum": checksum} if status == 0 else {"Error": "no such host"})
-        script("go", f"[ \"$1\" = env ] && echo go1.26.8 && exit 0; echo '{answer}'; exit {status}")
+        go_tool(f"echo '{answer}'; exit {status}")
 
     return put
 
 
-def test_only_the_crds_of_a_downloaded_go_module_are_kept(cache, go):
+def test_a_go_module_is_downloaded_once_and_only_its_crds_are_kept(cache, go, path):
     go(pinned_modules()[GAIE].versions["v1.5.0"])
     folder = programs.module_folder(GAIE, "v1.5.0")
     assert folder == cache / f"modules/{GAIE}@v1.5.0"
     files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     assert files == ["config/crd/bases/pools.yaml"]
     assert (folder / "config/crd/bases").stat().st_mode & 0o200
-
-
-def test_a_go_module_is_downloaded_once(cache, go, path):
-    go(pinned_modules()[GAIE].versions["v1.5.0"])
-    first = programs.module_folder(GAIE, "v1.5.0")
     (path / "go").unlink()
-    assert programs.module_folder(GAIE, "v1.5.0") == first
+    assert programs.module_folder(GAIE, "v1.5.0") == folder
 
 
 def test_go_module_files_that_an_earlier_kit_did_not_keep_are_downloaded_again(cache, go, monkeypatch):
@@ -411,22 +395,19 @@ def test_go_module_files_that_an_earlier_kit_did_not_keep_are_downloaded_again(c
     assert (folder / "config/crd/bases/pools.yaml").is_file()
 
 
-def test_a_go_module_with_another_checksum_is_refused(cache, go):
-    go("h1:changed=")
-    with pytest.raises(KitError, match=r"has the checksum h1:changed=, pinned is h1:w9Aw"):
-        programs.module_folder(GAIE, "v1.5.0")
+@pytest.mark.parametrize(
+    ("version", "answer", "reason"),
+    [
+        pytest.param("v1.5.0", ["h1:changed="], "has the checksum h1:changed=, pinned is h1:w9Aw", id="other checksum"),
+        pytest.param("v1.5.0", ["", 1], "no such host", id="no network"),
+        pytest.param("v9.9.9", [""], r"v9\.9\.9 is not one of the pinned modules", id="not pinned"),
+    ],
+)
+def test_a_go_module_that_is_not_the_pinned_one_or_cannot_be_had_is_refused(cache, go, version, answer, reason):
+    go(*answer)
+    with pytest.raises(KitError, match=reason):
+        programs.module_folder(GAIE, version)
     assert not (cache / "modules").exists()
-
-
-def test_the_error_of_a_failed_go_module_download_has_the_reason_of_go(cache, go):
-    go("", status=1)
-    with pytest.raises(KitError, match="no such host"):
-        programs.module_folder(GAIE, "v1.5.0")
-
-
-def test_a_go_module_version_that_is_not_pinned_is_refused(cache):
-    with pytest.raises(KitError, match=r"v9\.9\.9 is not one of the pinned modules"):
-        programs.module_folder(GAIE, "v9.9.9")
 
 
 def test_the_pinned_inference_extension_module_is_the_one_in_the_pickers_go_sum():
