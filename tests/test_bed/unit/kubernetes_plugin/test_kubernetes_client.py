@@ -1,33 +1,15 @@
 """The way to an API server that all calls of the plug-in share."""
 
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from http_for_tests import HttpAnswer, address_of, http_server
 from llmd_rehearsal.kubernetes_plugin.client import Access, ApiError, Cluster
 from llmd_rehearsal.plugin_values import JsonObject
 
 CALLERS, CALLS = 48, 40
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Log nothing."""
-
-
-class Server(ThreadingHTTPServer):
-    request_queue_size = CALLERS
 
 
 @pytest.fixture
@@ -41,12 +23,11 @@ def hasty_threads() -> Iterator[None]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        cluster = Cluster(Access({"server": f"http://127.0.0.1:{server.server_port}"}, {}))
+    with http_server(lambda _request: HttpAnswer(200, {})) as server:
+        server.socket.listen(CALLERS)  # so many may connect at the same time
+        cluster = Cluster(Access({"server": address_of(server)}, {}))
         yield cluster
         cluster.close()
-        server.shutdown()
 
 
 def test_an_update_after_a_409_conflict_is_repeated_on_the_newest_object_version(

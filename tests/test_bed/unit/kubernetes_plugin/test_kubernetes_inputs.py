@@ -2,14 +2,7 @@ from typing import Any
 
 import pytest
 from llmd_rehearsal.kubernetes_plugin.client import Unreachable
-from llmd_rehearsal.kubernetes_plugin.inputs import (
-    NotAQuantity,
-    Schemas,
-    adopt_name,
-    canonical,
-    give_name,
-    normalized,
-)
+from llmd_rehearsal.kubernetes_plugin.inputs import NotAQuantity, Schemas, adopt_name, canonical, give_name, normalized
 from llmd_rehearsal.kubernetes_plugin.objects import AUTONAMED
 from llmd_rehearsal.plugin_values import UNKNOWN, Naming, OperationRefusal
 
@@ -119,21 +112,9 @@ def test_without_a_cluster_inputs_of_kubernetes_objects_are_not_normalized():
 @pytest.mark.parametrize(
     ("written", "answered"),
     [
-        ("1", "1"),
-        ("1000m", "1"),
-        ("0.5", "500m"),
-        ("1.5", "1500m"),
-        ("2000", "2k"),
-        ("1024Mi", "1Gi"),
-        ("1.5Gi", "1536Mi"),
-        ("2048", "2048"),
-        ("0", "0"),
-        ("512Ki", "512Ki"),
-        ("0.5Ki", "512"),
-        ("1e3", "1e3"),
-        ("12e6", "12e6"),
-        ("-1", "-1"),
-        ("100M", "100M"),
+        *(("1000m", "1"), ("0.5", "500m"), ("1.5", "1500m"), ("2000", "2k"), ("1024Mi", "1Gi")),
+        *(("1.5Gi", "1536Mi"), ("0.5Ki", "512")),
+        *((text, text) for text in ("1", "2048", "0", "512Ki", "1e3", "12e6", "-1", "100M")),
     ],
 )
 def test_a_kubernetes_quantity_is_normalized_as_the_api_server_does(written: str, answered: str):

@@ -6,27 +6,21 @@ from llmd_rehearsal.plugin_values import UNKNOWN, OperationRefusal, Secret, has_
 
 def test_a_kubernetes_kind_is_found_by_its_pulumi_type_token():
     kind = kind_of("kubernetes:rbac.authorization.k8s.io/v1:ClusterRole")
-    assert (kind.id, kind.plural, kind.namespaced) == (
-        "rbac.authorization.k8s.io/v1/ClusterRole",
-        "clusterroles",
-        False,
-    )
+    assert kind.id == "rbac.authorization.k8s.io/v1/ClusterRole"
+    assert (kind.plural, kind.namespaced) == ("clusterroles", False)
 
 
 def test_a_pulumi_type_outside_of_kubernetes_built_in_groups_is_a_custom_resource():
     assert not kind_of("kubernetes:inference.networking.k8s.io/v1:InferencePool").built_in
 
 
-def test_an_unlisted_built_in_kind_is_refused_with_the_list_of_kinds():
-    with pytest.raises(
-        OperationRefusal, match=r"kubernetes:networking.k8s.io/v1:Ingress is not in this rehearsal.*ConfigMap.*Service"
-    ):
-        kind_of("kubernetes:networking.k8s.io/v1:Ingress")
+INGRESS, CHART = "networking.k8s.io/v1:Ingress", "helm.sh/v3:Chart"
 
 
-def test_the_error_for_pulumis_helm_chart_resource_recommends_the_release_resource():
-    with pytest.raises(OperationRefusal, match=r"helm.sh/v3:Chart is not in this rehearsal.*Helm's Release"):
-        kind_of("kubernetes:helm.sh/v3:Chart")
+@pytest.mark.parametrize(("kind", "instead"), [(INGRESS, "ConfigMap.*Service"), (CHART, "Helm's Release")])
+def test_an_unlisted_kind_is_refused_with_the_listed_ones_or_that_to_use_instead(kind: str, instead: str):
+    with pytest.raises(OperationRefusal, match=f"kubernetes:{kind} is not in this rehearsal.*{instead}"):
+        kind_of(f"kubernetes:{kind}")
 
 
 TREE = {

@@ -1,3 +1,4 @@
+import pytest
 from llmd_rehearsal.kubernetes_plugin.differences import differences, replacing_fields, without_ignored
 from llmd_rehearsal.kubernetes_plugin.objects import kind_of
 from llmd_rehearsal.kubernetes_plugin.operations import must_force, take_over_fields, without_foreign_fields
@@ -8,54 +9,36 @@ def changes(old, new, *replaced_by):
     return {d.name: (d.change.name, d.replaces) for d in differences(old, new, replaced_by)}
 
 
-def test_the_diff_of_equal_kubernetes_objects_is_empty():
-    assert changes({"a": [1, {"b": 2.0}]}, {"a": [1.0, {"b": 2}]}) == {}
+ENV = {"env": [{"name": "A"}, {"name": "B"}, {"name": "C"}]}, {"env": [{"name": "B"}, {"name": "B", "value": "1"}]}
+IN_ENV = {"env[0].name": ("UPDATE", False), "env[1].value": ("ADD", False), "env[2]": ("DELETE", False)}
 
 
-def test_a_map_added_to_a_kubernetes_object_is_one_difference_at_the_maps_path():
-    assert changes({"metadata": {}}, {"metadata": {"labels": {"a": "1", "b": "2"}}}) == {
-        "metadata.labels": ("ADD", False)
-    }
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        pytest.param({"a": [1, {"b": 2.0}]}, {"a": [1.0, {"b": 2}]}, {}, id="equal objects"),
+        pytest.param({"a": {}}, {"a": {"b": {"c": "1", "d": "2"}}}, {"a.b": ("ADD", False)}, id="one added map"),
+        pytest.param(*ENV, IN_ENV, id="items of lists by position"),
+        pytest.param({"a": {"a.b/c": "1"}}, {"a": {}}, {'a["a.b/c"]': ("DELETE", False)}, id="keys with dots"),
+        pytest.param(
+            {"a": 1}, {"a": UNKNOWN, "b": UNKNOWN}, {"a": ("UPDATE", False), "b": ("ADD", False)}, id="unknown values"
+        ),
+        pytest.param({"a": 1}, {"a": True}, {"a": ("UPDATE", False)}, id="a boolean is no number"),
+    ],
+)
+def test_the_diff_of_kubernetes_objects_has_each_change_by_its_path(old, new, expected):
+    assert changes(old, new) == expected
 
 
-def test_the_diff_of_kubernetes_objects_compares_list_items_by_position():
-    old = {"env": [{"name": "A"}, {"name": "B"}, {"name": "C"}]}
-    new = {"env": [{"name": "B"}, {"name": "B", "value": "1"}]}
-    assert changes(old, new) == {
-        "env[0].name": ("UPDATE", False),
-        "env[1].value": ("ADD", False),
-        "env[2]": ("DELETE", False),
-    }
-
-
-def test_property_paths_in_a_diff_quote_keys_with_dots():
-    assert list(changes({"annotations": {"a.b/c": "1"}}, {"annotations": {}})) == ['annotations["a.b/c"]']
-
-
-def test_a_value_unknown_at_preview_counts_as_a_change_of_its_kubernetes_object():
-    assert changes({"a": 1}, {"a": UNKNOWN, "b": UNKNOWN}) == {"a": ("UPDATE", False), "b": ("ADD", False)}
-
-
-def test_the_diff_of_kubernetes_objects_distinguishes_a_boolean_from_a_number():
-    assert changes({"a": 1}, {"a": True}) == {"a": ("UPDATE", False)}
-
-
-def test_a_change_inside_of_an_immutable_field_requires_a_replacement():
+def test_a_change_inside_of_an_immutable_field_or_of_the_name_requires_a_replacement():
     assert changes({"data": {"k": "v"}}, {"data": {"k": "w"}}, "data") == {"data.k": ("UPDATE", True)}
-
-
-def test_adding_a_map_with_an_immutable_field_requires_a_replacement():
-    pattern = "spec.containers[*].image"
-    assert changes({"spec": {"containers": []}}, {"spec": {"containers": [{"image": "i"}]}}, pattern) == {
-        "spec.containers[0]": ("ADD", True)
-    }
-    assert changes({"spec": {"containers": []}}, {"spec": {"containers": [{"name": "n"}]}}, pattern) == {
-        "spec.containers[0]": ("ADD", False)
-    }
-
-
-def test_a_change_of_name_or_namespace_requires_a_replacement():
     assert changes({"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}) == {"metadata.name": ("UPDATE", True)}
+
+
+@pytest.mark.parametrize(("container", "replaces"), [({"image": "i"}, True), ({"name": "n"}, False)])
+def test_adding_a_map_with_an_immutable_field_requires_a_replacement(container, replaces):
+    old, new = {"spec": {"containers": []}}, {"spec": {"containers": [container]}}
+    assert changes(old, new, "spec.containers[*].image") == {"spec.containers[0]": ("ADD", replaces)}
 
 
 def test_an_ignored_path_hides_changes_of_its_nested_fields_but_of_no_other_field():

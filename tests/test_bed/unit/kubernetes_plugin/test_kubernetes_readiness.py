@@ -111,10 +111,8 @@ def test_a_service_with_a_selector_is_ready_once_its_endpoints_are():
 
 
 def test_a_service_with_unready_pods_never_becomes_ready():
-    related = endpoints(notReadyAddresses=[{"ip": "1"}])
-    verdict = readiness.service(
-        ReadinessEvidence(service(selector={"a": "b"}), related=related, quiet_s=99, settle_s=10)
-    )
+    live, related = service(selector={"a": "b"}), endpoints(notReadyAddresses=[{"ip": "1"}])
+    verdict = readiness.service(ReadinessEvidence(live, related=related, quiet_s=99, settle_s=10))
     assert not verdict.ready
     assert not verdict.passes_at_limit
     assert "does not target any Pods" in verdict.reasons[0]
@@ -146,22 +144,18 @@ def claim(phase):
 
 
 @pytest.mark.parametrize(
-    ("mode", "phase", "ready"),
+    ("mode", "previous", "phase", "ready"),
     [
-        ("WaitForFirstConsumer", "Pending", True),
-        ("WaitForFirstConsumer", "Bound", False),
-        ("Immediate", "Pending", False),
-        ("Immediate", "Bound", True),
+        ("WaitForFirstConsumer", None, "Pending", True),
+        ("WaitForFirstConsumer", None, "Bound", False),
+        ("WaitForFirstConsumer", claim("Bound"), "Bound", True),
+        ("Immediate", None, "Pending", False),
+        ("Immediate", None, "Bound", True),
     ],
 )
-def test_a_new_volume_claim_is_ready_when_pending_or_bound_by_its_storage_class(mode, phase, ready):
+def test_a_volume_claim_is_ready_by_its_storage_class_or_as_it_was_before_an_update(mode, previous, phase, ready):
     related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": mode}]}
-    assert readiness.claim(ReadinessEvidence(claim(phase), related=related)).ready is ready
-
-
-def test_a_bound_volume_claim_is_ready_after_an_update():
-    related = {"storageclasses": [{"metadata": {"name": "sc"}, "volumeBindingMode": "WaitForFirstConsumer"}]}
-    assert readiness.claim(ReadinessEvidence(claim("Bound"), previous=claim("Bound"), related=related)).ready
+    assert readiness.claim(ReadinessEvidence(claim(phase), previous=previous, related=related)).ready is ready
 
 
 def test_a_stateful_set_is_ready_when_all_replicas_are_of_the_newest_revision():
@@ -178,23 +172,13 @@ def test_a_stateful_set_is_ready_when_all_replicas_are_of_the_newest_revision():
 
 
 def test_a_daemon_set_is_ready_when_every_node_has_its_pod():
-    counts = dict.fromkeys(
-        (
-            "desiredNumberScheduled",
-            "currentNumberScheduled",
-            "updatedNumberScheduled",
-            "numberAvailable",
-            "numberReady",
-        ),
-        3,
-    )
-    live = {"metadata": {"generation": 1, "uid": "d"}, "status": {"observedGeneration": 1, **counts}}
-    lacking = {**live, "status": {**live["status"], "numberReady": 2}}
-
+    scheduled = {f"{which}NumberScheduled": 3 for which in ("desired", "current", "updated")}
+    status = {"observedGeneration": 1, **scheduled, "numberAvailable": 3, "numberReady": 3}
+    live = {"metadata": {"generation": 1, "uid": "d"}, "status": status}
+    lacking = {**live, "status": {**status, "numberReady": 2}}
     assert readiness.daemon_set(ReadinessEvidence(live)).ready
-    assert readiness.daemon_set(ReadinessEvidence(lacking)).reasons == (
-        "2 out of 3 replicas succeeded readiness checks",
-    )
+    reasons = readiness.daemon_set(ReadinessEvidence(lacking)).reasons
+    assert reasons == ("2 out of 3 replicas succeeded readiness checks",)
 
 
 def available_set(status="True", generation=2, observed=2):

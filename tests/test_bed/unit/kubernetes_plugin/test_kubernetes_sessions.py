@@ -17,6 +17,9 @@ def config(server="https://a:1", user="u", namespace="ns"):
     )
 
 
+NAMED = {"clusterIdentifier": "i"}
+
+
 @pytest.mark.parametrize(
     ("olds", "news", "changed", "replaces"),
     [
@@ -24,13 +27,8 @@ def config(server="https://a:1", user="u", namespace="ns"):
         ({}, {"namespace": "n"}, ("namespace",), ()),
         ({"kubeconfig": config()}, {"kubeconfig": config(user="v")}, ("kubeconfig",), ()),
         ({"kubeconfig": config()}, {"kubeconfig": config("https://b:1")}, ("kubeconfig",), ("kubeconfig",)),
-        (
-            {"kubeconfig": config(), "clusterIdentifier": "i"},
-            {"kubeconfig": config("https://b:1"), "clusterIdentifier": "i"},
-            ("kubeconfig",),
-            (),
-        ),
-        ({"clusterIdentifier": "i"}, {"clusterIdentifier": "j"}, ("clusterIdentifier",), ("clusterIdentifier",)),
+        ({"kubeconfig": config(), **NAMED}, {"kubeconfig": config("https://b:1"), **NAMED}, ("kubeconfig",), ()),
+        (NAMED, {"clusterIdentifier": "j"}, ("clusterIdentifier",), ("clusterIdentifier",)),
         ({}, {"clusterIdentifier": "j"}, ("clusterIdentifier",), ()),
         ({"kubeconfig": config()}, {"kubeconfig": UNKNOWN}, ("kubeconfig",), ("kubeconfig",)),
     ],
@@ -41,10 +39,8 @@ def test_another_api_server_replaces_a_kubernetes_provider_unless_identifier_is_
 
 
 def test_boolean_provider_options_are_accepted_as_texts():
-    settings = ProviderSettings.parse(
-        {"kubeconfig": config(), "upsertExistingObjects": "true", "enablePatchForce": "false"}
-    )
-    assert settings.flags == {"upsertExistingObjects"}
+    texts = {"upsertExistingObjects": "true", "enablePatchForce": "false"}
+    assert ProviderSettings.parse({"kubeconfig": config(), **texts}).flags == {"upsertExistingObjects"}
 
 
 def test_the_kubeconfig_environment_variable_applies_if_the_program_sets_none(monkeypatch):
