@@ -10,12 +10,7 @@ from llmd_oke import config, planning
 from llmd_rehearsal import agent, cluster_plan
 from llmd_rehearsal.agent import install_crds, install_objects
 from llmd_rehearsal.autoscaling import ScalingTime
-from llmd_rehearsal.cluster_plan import (
-    PLUGIN_PORTS,
-    SIMULATED_NODE_SCALING,
-    RehearsedCluster,
-    simulated,
-)
+from llmd_rehearsal.cluster_plan import PLUGIN_PORTS, SIMULATED_NODE_SCALING, RehearsedCluster, simulated
 from llmd_rehearsal.cluster_spec import ClusterSpec, fact_differences
 from llmd_rehearsal.plugins import KubernetesPlugin
 from project_entries import kit_entry, model_entry, write_entry
@@ -33,18 +28,9 @@ class _Programs(dict[str, Path]):
         return Path("/programs") / name
 
 
-def _spec(
-    state: Path,
-    stack: StackObject,
-    plugin: KubernetesPlugin = STAND_IN,
-    startup_s: float | None = None,
-    scaling_time: ScalingTime | None = None,
-) -> ClusterSpec:
+def _spec(state: Path, stack: StackObject, plugin: KubernetesPlugin = STAND_IN, **settings: Any) -> ClusterSpec:
     created = planning.plan(config.validate(stack))
-    cluster = RehearsedCluster(
-        state, state, created, _Programs(), plugin, startup_s=startup_s, scaling_time=scaling_time
-    )
-    return cluster.spec()
+    return RehearsedCluster(state, state, created, _Programs(), plugin, **settings).spec()
 
 
 def _nodes(state: Path) -> list[str]:
@@ -118,13 +104,6 @@ SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespac
 DEFINITION = {"metadata": {"name": "ks.g"}, "spec": SPEC}
 
 
-def planned(scaling: dict[str, Any] | None = None) -> planning.Plan:
-    stack = read("rehearsal")
-    if scaling is not None:
-        stack["models"][0]["scaling"] = scaling
-    return planning.plan(config.validate(stack))
-
-
 class Cluster:
     def __init__(self, code: int | None = None) -> None:
         self.code = code
@@ -138,10 +117,8 @@ class Cluster:
 
 def test_another_speed_up_of_autoscaling_needs_another_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster_plan, "crd_manifests", lambda _crds: [])
-    stack_object = stack(
-        model("2p-tp1-2d-tp1", scaling={"decode": {"minReplicas": 1, "maxReplicas": 2, "requests": 9}})
-    )
-    usual, real = (_spec(tmp_path, stack_object, scaling_time=ScalingTime(speed)) for speed in (15, 1))
+    scaled = model("2p-tp1-2d-tp1", scaling={"decode": {"minReplicas": 1, "maxReplicas": 2, "requests": 9}})
+    usual, real = (_spec(tmp_path, stack(scaled), scaling_time=ScalingTime(speed)) for speed in (15, 1))
     assert fact_differences(usual.facts, real.facts) == ["scaling speed 15 becomes 1"]
     flags = {process.name: process.argv for process in usual.processes}
     assert "--horizontal-pod-autoscaler-sync-period=1s" in flags["kube-controller-manager"]
@@ -155,14 +132,11 @@ def test_only_the_rehearsal_of_an_autoscaled_gpu_pool_reports_simulated_autoscal
     assert SIMULATED_NODE_SCALING in simulated(planning.plan(config.validate(stack)), STAND_IN)
 
 
-async def test_crds_are_created_unless_they_exist():
+async def test_crds_are_created_unless_they_exist_or_the_api_server_refuses_them():
     new = Cluster()
     await install_crds(cast("Any", new), [DEFINITION])
     assert new.created == ["ks.g"]
     await install_crds(cast("Any", Cluster(409)), [DEFINITION])
-
-
-async def test_a_crd_that_the_rehearsals_api_server_refuses_is_an_error():
     with pytest.raises(ApiError):
         await install_crds(cast("Any", Cluster(403)), [DEFINITION])
 
@@ -187,9 +161,9 @@ async def test_creating_an_object_waits_until_the_api_server_serves_its_api_grou
 
 
 def test_a_stack_without_autoscaling_has_another_config_hash_than_one_with_it():
-    scaled = planned({"decode": {"minReplicas": 2, "maxReplicas": 6, "requests": 40}})
-    assert "scaling" not in json.loads(planned().config.model_dump_json(by_alias=True))["models"][0]
-    assert planned().config_hash != scaled.config_hash
+    scaled = plan(model(scaling={"decode": {"minReplicas": 2, "maxReplicas": 6, "requests": 40}}))
+    assert "scaling" not in json.loads(plan().config.model_dump_json(by_alias=True))["models"][0]
+    assert plan().config_hash != scaled.config_hash
 
 
 def test_a_rehearsal_names_exactly_the_models_with_only_bounds_for_latencies():

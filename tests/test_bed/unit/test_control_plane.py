@@ -69,10 +69,12 @@ def test_an_incomplete_folder_of_certificates_is_recreated_as_a_whole(keys, tmp_
     certificate(renewed.admin).verify_directly_issued_by(certificate(renewed.authority))
 
 
+PROGRAMS = {name: Path("/programs") / name for name in control_plane.PROGRAMS}
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    state = tmp_path_factory.mktemp("state")
-    return control_plane.prepare(state, {name: Path("/programs") / name for name in control_plane.PROGRAMS})
+    return control_plane.prepare(tmp_path_factory.mktemp("state"), PROGRAMS)
 
 
 def arguments(prepared, name):
@@ -117,15 +119,10 @@ def test_only_the_api_server_listens_on_more_than_loopback(prepared):
 
 
 def test_preparing_the_local_control_plane_again_gives_the_same_result(prepared):
-    again = control_plane.prepare(
-        prepared.kubeconfig.parent, {name: Path("/programs") / name for name in control_plane.PROGRAMS}
-    )
-    assert again == prepared
+    assert control_plane.prepare(prepared.kubeconfig.parent, PROGRAMS) == prepared
 
 
 @pytest.mark.parametrize(("nodes", "grace"), [(0, "50s"), (100, "50s"), (256, "128s")])
 def test_with_many_nodes_the_grace_period_for_lost_nodes_is_longer(tmp_path: Path, nodes: int, grace: str):
-    programs = dict.fromkeys(control_plane.PROGRAMS, Path("/bin/true"))
-    processes = control_plane.prepare(tmp_path, programs, nodes=nodes).processes
-    (manager,) = (process for process in processes if process.name == "kube-controller-manager")
-    assert f"--node-monitor-grace-period={grace}" in manager.argv
+    manager = arguments(control_plane.prepare(tmp_path, PROGRAMS, nodes=nodes), "kube-controller-manager")
+    assert f"--node-monitor-grace-period={grace}" in manager

@@ -58,15 +58,9 @@ def test_a_damaged_cluster_record_counts_as_no_cluster(tmp_path, text):
     assert LocalCluster(tmp_path).status() is None
 
 
-def test_a_cluster_record_with_a_reused_process_id_counts_as_no_cluster(tmp_path, record):
-    reused = replace(record.supervisor, start_ticks=record.supervisor.start_ticks + 1)
-    StateFolder(tmp_path).write_record(replace(record, supervisor=reused))
-    assert LocalCluster(tmp_path).status() is None
-
-
-def test_a_cluster_record_from_before_a_reboot_counts_as_no_cluster(tmp_path, record):
-    before = replace(record.supervisor, boot_id="another")
-    StateFolder(tmp_path).write_record(replace(record, supervisor=before))
+@pytest.mark.parametrize("change", [{"start_ticks": 0}, {"boot_id": "another"}], ids=["reused id", "before a reboot"])
+def test_a_cluster_record_with_a_process_that_ended_counts_as_no_cluster(tmp_path, record, change):
+    StateFolder(tmp_path).write_record(replace(record, supervisor=replace(record.supervisor, **change)))
     assert LocalCluster(tmp_path).status() is None
     LocalCluster(tmp_path).stop()
     assert not (tmp_path / "cluster.json").exists()
@@ -111,31 +105,24 @@ SPEC = ClusterSpec(
 )
 
 
-def test_a_cluster_spec_is_read_back_as_it_was_written():
-    assert ClusterSpec.from_json(SPEC.to_json()) == SPEC
-
-
-def test_different_cluster_specs_have_different_digests():
-    assert ClusterSpec.from_json(SPEC.to_json()).digest() == SPEC.digest()
+def test_a_cluster_spec_is_read_back_as_it_was_written_and_others_differ_in_digests():
+    read = ClusterSpec.from_json(SPEC.to_json())
+    assert (read, read.digest()) == (SPEC, SPEC.digest())
     assert ClusterSpec(processes=SPEC.processes[:1]).digest() != SPEC.digest()
 
 
-def test_a_cluster_spec_with_two_processes_of_one_name_is_refused():
-    with pytest.raises(ValueError, match="two processes are named a"):
-        ClusterSpec(processes=(ProcessSpec("a", ("x",)), ProcessSpec("a", ("y",))))
+@pytest.mark.parametrize(
+    ("second", "after", "reason"),
+    [("a", (), "two processes are named a"), ("b", ("b",), "a starts after b, which must be listed before it")],
+)
+def test_a_clusters_processes_have_different_names_and_an_order(second, after, reason):
+    with pytest.raises(ValueError, match=reason):
+        ClusterSpec(processes=(ProcessSpec("a", ("x",), after=after), ProcessSpec(second, ("y",))))
 
 
-def test_a_cluster_process_may_depend_only_on_one_listed_before_it():
-    with pytest.raises(ValueError, match="a starts after b, which must be listed before it"):
-        ClusterSpec(processes=(ProcessSpec("a", ("x",), after=("b",)), ProcessSpec("b", ("y",))))
-
-
-def test_the_reason_for_another_local_cluster_lists_the_differing_settings():
+def test_the_reason_for_another_local_cluster_is_in_its_settings_programs_or_nodes():
     before, now = (ClusterSpec((), facts={"time_scale": scale, "agent_digest": scale}) for scale in ("1.0", "3.0"))
     assert fact_differences(before.facts, now.facts) == ["time scale 1.0 becomes 3.0"]
-
-
-def test_a_new_local_cluster_with_equal_settings_is_due_to_other_programs_or_nodes():
     assert fact_differences(SPEC.facts, SPEC.facts) == ["other programs, or other nodes"]
 
 
@@ -194,9 +181,6 @@ def test_an_http_server_is_ready_when_it_answers_200(port):
 
 def test_a_tcp_server_is_ready_when_it_accepts_connections(port):
     assert is_ready(TcpReady(port))
-
-
-def test_a_port_without_a_listener_is_not_ready():
     assert not is_ready(TcpReady(1))
     assert not is_ready(HttpReady("http://127.0.0.1:1/healthz"))
 

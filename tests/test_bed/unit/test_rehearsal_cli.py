@@ -87,34 +87,26 @@ def test_a_stack_that_vllm_cannot_serve_on_cpus_is_refused_by_line(tmp_path: Pat
     monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "stacks").mkdir()
     (tmp_path / "Pulumi.yaml").write_text("name: own\n")
-    text = (PROJECT / "stacks/Pulumi.small.yaml").read_text()
-    text = text.replace(
-        "topology: 2p-tp1-1d-tp2", "topology: agg-tp1-1r\n        engine: {kvCache: {hostMemoryGib: 20}}"
-    )
+    changed = "topology: agg-tp1-1r\n        engine: {kvCache: {hostMemoryGib: 20}}"
+    text = (PROJECT / "stacks/Pulumi.small.yaml").read_text().replace("topology: 2p-tp1-1d-tp2", changed)
     (tmp_path / "stacks/Pulumi.small.yaml").write_text(text)
     refused = refusal(tmp_path, "--stack", "small", "--vllm", "real")
     assert isinstance(refused, InvalidStack)
     (problem,) = refused.problems
-    assert (problem.path, text.splitlines()[(problem.line or 0) - 1].split()[0]) == (
-        "models[0].engine.kvCache.hostMemoryGib",
-        "engine:",
-    )
+    assert problem.path == "models[0].engine.kvCache.hostMemoryGib"
+    assert text.splitlines()[(problem.line or 0) - 1].split()[0] == "engine:"
     assert not (tmp_path / "cache").exists()
 
 
 def choice(asked: str, used: str) -> ReleaseChoice:
-    found = [catalogue.release(name) for name in (asked, used)]
-    assert found[0]
-    assert found[1]
-    return ReleaseChoice(found[0], found[1], "403 Forbidden" * (asked != used))
+    return ReleaseChoice(catalogue.release(asked), catalogue.release(used), "403 Forbidden" * (asked != used))
 
 
 def test_a_rehearsal_reports_the_release_that_it_runs_in_place_of_the_stacks():
     replaced = choice("llm-d-0.7.0", "llm-d-0.6.0")
     assert output.release_text(replaced) == "llm-d-0.6.0, in place of llm-d-0.7.0"
-    assert "can be had here (403 Forbidden); llm-d-0.6.0, the nearest that has," in (
-        output.substitution_text(replaced) or ""
-    )
+    told = output.substitution_text(replaced) or ""
+    assert "can be had here (403 Forbidden); llm-d-0.6.0, the nearest that has," in told
     assert output.releases_document(replaced) == {"asked_release": "llm-d-0.7.0", "release": "llm-d-0.6.0"}
 
 

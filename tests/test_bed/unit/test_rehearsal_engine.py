@@ -16,6 +16,7 @@ from llmd_rehearsal.cluster_plan import SIMULATED_NODES, SIMULATED_VLLM, simulat
 from llmd_rehearsal.engine import count_images, journal_finder, needs_refresh
 from llmd_rehearsal.engine_project import latest, mend
 from llmd_rehearsal.plugins import KubernetesPlugin
+from stack_files import PROJECT
 
 GIVEN: dict[str, Any] = {"displayName": "network", "cidrBlocks": ["10.0.0.0/16"]}
 VCN: dict[str, Any] = {
@@ -47,14 +48,11 @@ def test_a_resource_missing_from_pulumis_state_is_found_in_oci_by_its_inputs(tmp
     assert journal_finder(_journal(tmp_path, other, request))(PENDING, set()) == "ocid1.vcn.2"
 
 
-def test_a_resource_missing_from_pulumis_state_is_not_found_if_oci_deleted_it(tmp_path: Path) -> None:
-    journal = _journal(tmp_path, _record("ocid1.vcn.2", **GIVEN), {"id": "ocid1.vcn.2"})
-    assert journal_finder(journal)(PENDING, set()) is None
+def test_a_resource_that_oci_deleted_or_that_pulumis_state_has_is_not_adopted(tmp_path: Path) -> None:
+    there = _record("ocid1.vcn.2", **GIVEN)
+    assert journal_finder(_journal(tmp_path, there, {"id": "ocid1.vcn.2"}))(PENDING, set()) is None
     assert journal_finder(tmp_path / "none.jsonl")(PENDING, set()) is None
-
-
-def test_an_oci_resource_that_pulumis_state_has_is_not_adopted_twice(tmp_path: Path) -> None:
-    assert journal_finder(_journal(tmp_path, _record("ocid1.vcn.2", **GIVEN)))(PENDING, {"ocid1.vcn.2"}) is None
+    assert journal_finder(_journal(tmp_path, there))(PENDING, {"ocid1.vcn.2"}) is None
 
 
 @pytest.mark.parametrize(
@@ -69,12 +67,9 @@ def test_a_pulumi_state_with_a_resource_that_oci_deleted_needs_a_refresh(
     tmp_path: Path, latest: Any, wrong: bool
 ) -> None:
     checkpoint = tmp_path / "stack.json"
+    assert not needs_refresh(checkpoint)
     checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
     assert needs_refresh(checkpoint) is wrong
-
-
-def test_a_stack_without_a_pulumi_state_needs_no_refresh_from_oci(tmp_path: Path) -> None:
-    assert not needs_refresh(tmp_path / "stack.json")
 
 
 def test_a_truncated_pulumi_state_is_restored_from_its_newest_intact_backup(tmp_path: Path) -> None:
@@ -96,9 +91,6 @@ def test_a_truncated_pulumi_state_is_restored_from_its_newest_intact_backup(tmp_
         latest(checkpoint)
     assert mend(checkpoint, OVER) == history / "s-2.checkpoint.json"
     assert latest(checkpoint) == {"resources": [VCN]}
-
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 
 def pod(marked: str | None, **images: str) -> Pod:

@@ -7,8 +7,7 @@ from llmd_oke.planning.releases import with_router
 from llmd_rehearsal import rehearsal, time_scale
 from llmd_rehearsal.rehearsal_settings import RehearsalSettings
 from llmd_rehearsal.time_scale import ProcessorDemand, choose_time_scale, demand_of, figures, processors
-
-PROJECT = Path(__file__).parents[3]
+from stack_files import PROJECT
 
 
 def plan(stack: str, router: str = "llm-d-0.6.0"):
@@ -33,12 +32,8 @@ def test_the_load_of_a_stack_without_a_benchmark_is_its_pickers_metric_reads():
     loaded = config.load(PROJECT, "rehearsal")
     quiet = loaded.model_copy(update={"smoke": loaded.smoke.model_copy(update={"where": "none"})})
     demand = demand_of(planning.plan(quiet))
-    assert demand.tokens_per_s == 0
-    assert demand.servers == 12
-
-
-def test_a_stack_without_a_router_has_no_load_of_pickers_that_read_metrics():
-    assert demand_of(plan("guide-baseline")).servers == 0
+    assert (demand.tokens_per_s, demand.servers) == (0, 12)
+    assert demand_of(plan("guide-baseline")).servers == 0  # it has no router
 
 
 @pytest.mark.parametrize(("stack", "on_two"), [("rehearsal", 1), ("guide", 1), ("reference", 4)])
