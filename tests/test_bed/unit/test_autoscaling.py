@@ -95,9 +95,7 @@ async def test_a_scaling_speed_of_one_leaves_a_scaledobject_unchanged() -> None:
         (ScalingTime(15, 4), "sum(running)", "sum(running)"),
     ],
 )
-def test_rehearsed_scaling_queries_have_shorter_windows_and_rates_times_time_scale(
-    time: ScalingTime, query: str, expected: str
-) -> None:
+def test_rehearsed_queries_have_shorter_windows_and_scaled_rates(time: ScalingTime, query: str, expected: str) -> None:
     assert time.query(query) == expected
 
 

@@ -61,9 +61,7 @@ def test_another_revision_of_a_project_is_rehearsed_in_the_same_local_cluster(tm
     assert (state / "catalogue" / "values" / "models" / "own.yaml").is_file()
 
 
-def test_a_changed_table_of_programs_for_images_needs_another_local_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_changed_image_table_needs_another_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     before = _spec(tmp_path, EXISTING)
     images = tmp_path / "values" / "rehearsal" / "images.yaml"
     images.parent.mkdir(parents=True)

@@ -60,19 +60,17 @@ def test_update_events_become_lines_without_values(listener: Listener):
 
 
 @pytest.mark.parametrize(
-    ("is_preview", "expected"),
+    ("is_preview", "lines"),
     [
         (True, ["would replace Deployment gpt-prefill: spec.selector changes from 'a' to 'b'"]),
         (False, ["created anew Deployment gpt-prefill", "deleted the old Deployment gpt-prefill"]),
     ],
 )
-def test_a_replacement_is_one_line_in_a_preview_and_two_in_an_update(
-    listener: Listener, is_preview: bool, expected: list[str]
-):
+def test_a_replacement_is_a_line_in_previews_and_two_in_updates(listener: Listener, is_preview: bool, lines: list[str]):
     kinds = (events.OpType.CREATE_REPLACEMENT, events.OpType.REPLACE, events.OpType.DELETE_REPLACED)
     steps = [metadata(kind, {"selector": "a"}, {"selector": "b"}) for kind in kinds]
     heard(EventReporter(listener, is_preview=is_preview), *steps)
-    assert listener.news == expected
+    assert listener.news == lines
 
 
 def test_long_property_values_are_omitted_from_lines_about_pulumi_events():
@@ -181,16 +179,14 @@ def pod(exit_code: int | None, *, ready: bool = False) -> Pod:
         ([pod(1, ready=True), pod(None)], ("done",), None),
     ],
 )
-def test_a_terminated_container_is_reported_with_its_last_log_line(
+def test_an_ended_container_is_reported_with_its_last_log_line(
     pods: list[Pod], log: tuple[str, ...], expected: str | None
 ):
     told = failed_container(cast("Client", PodList(*pods, log=log)))
     assert told == (None if expected is None else f"vllm of Pod decode-0 ended with {expected}")
 
 
-def test_pods_with_problems_are_shown_beside_the_resource_that_is_waited_for(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
-):
+def test_pods_with_problems_are_shown_beside_what_is_waited_for(listener: Listener, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_events, "HEARTBEAT_S", 0.0)
     told = threading.Event()
     listener.detail = lambda text: (listener.details.append(text), told.set())

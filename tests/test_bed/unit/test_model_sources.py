@@ -58,7 +58,7 @@ def _kept(cache: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
-async def test_the_pre_warm_program_loads_model_draft_and_vocabulary_from_each_source(
+async def test_pre_warming_loads_model_draft_and_vocabulary_from_each_source(
     address: str, tmp_path: Path, source: str
 ) -> None:
     """A simulated server finds the draft then."""
@@ -107,9 +107,7 @@ async def test_the_stand_ins_for_model_sources_refuse_revoked_tokens_and_deleted
     assert "/p/deleted" not in done.stderr
 
 
-async def test_pre_warming_a_model_repository_outside_the_catalogue_fails_as_not_found(
-    address: str, tmp_path: Path
-) -> None:
+async def test_pre_warming_a_repository_outside_the_catalogue_fails_as_not_found(address: str, tmp_path: Path) -> None:
     done = await _prewarm(tmp_path, "openai/gpt-oss-121b", HF_ENDPOINT=address)
     assert done.returncode == 1
     assert "no such repository" in done.stderr

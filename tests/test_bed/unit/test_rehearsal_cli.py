@@ -125,8 +125,6 @@ def test_a_rehearsal_that_runs_the_stacks_own_release_reports_no_substitution():
         ("destroy", {}, "nothing was deployed"),
     ],
 )
-def test_the_result_of_a_rehearsed_pulumi_operation_is_told_in_a_sentence(
-    operation: str, changes: dict[str, int], told: str
-):
+def test_the_result_of_a_rehearsed_operation_is_told_in_a_sentence(operation: str, changes: dict[str, int], told: str):
     result: dict[str, Any] = {"operation": operation, "changes": changes}
     assert output.changes_text(result) == told

@@ -63,9 +63,7 @@ def test_a_resource_that_oci_deleted_or_that_pulumis_state_has_is_not_adopted(tm
         ({"resources": [VCN, {"type": "oci:ContainerEngine/nodePool:NodePool", "initErrors": ["no capacity"]}]}, True),
     ],
 )
-def test_a_pulumi_state_with_a_resource_that_oci_deleted_needs_a_refresh(
-    tmp_path: Path, latest: Any, wrong: bool
-) -> None:
+def test_a_state_with_a_resource_that_oci_deleted_needs_a_refresh(tmp_path: Path, latest: Any, wrong: bool) -> None:
     checkpoint = tmp_path / "stack.json"
     assert not needs_refresh(checkpoint)
     checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))

@@ -30,9 +30,7 @@ def cluster() -> Iterator[Cluster]:
         cluster.close()
 
 
-def test_an_update_after_a_409_conflict_is_repeated_on_the_newest_object_version(
-    monkeypatch: pytest.MonkeyPatch, cluster: Cluster
-):
+def test_after_a_conflict_an_update_is_repeated_on_the_newest_object(monkeypatch: pytest.MonkeyPatch, cluster: Cluster):
     versions = iter([2, 3])
     monkeypatch.setattr(cluster, "get", lambda *_: config_map(next(versions)))
 

@@ -124,18 +124,14 @@ class TestFaults:
         assert region.records.all_of("Vcn") == []
         region.vcn()
 
-    def test_a_node_pool_whose_creation_fails_is_deleted_but_pulumi_gets_its_id(
-        self, region: Region, faults: Path, inputs: dict[str, Any]
-    ):
+    def test_a_failed_node_pool_is_deleted_but_pulumi_gets_its_id(self, region: Region, faults: Path, inputs: Any):
         faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
         with pytest.raises(InitFailed, match=r"2 node\(s\) launch failure\. .* Out of host capacity\.") as failure:
             region.create("NodePool", **inputs)
         assert failure.value.properties["state"] == "CREATING"
         assert (region.nodes.there, region.operations.read(failure.value.id, {})) == ({}, None)
 
-    def test_a_pool_that_was_deleted_after_its_failure_is_recreated_and_not_updated(
-        self, region: Region, faults: Path, inputs: dict[str, Any]
-    ):
+    def test_a_pool_deleted_after_its_failure_is_recreated_not_updated(self, region: Region, faults: Path, inputs: Any):
         faults.write_text("faults: [{resource: NodePool, fault: late-failure, times: 1}]")
         with pytest.raises(InitFailed) as failure:
             region.create("NodePool", **inputs)
@@ -144,9 +140,7 @@ class TestFaults:
         region.create("NodePool", **inputs)
         assert len(region.nodes.there) == 9
 
-    def test_a_pool_that_cannot_grow_keeps_its_nodes_and_the_next_update_repairs_it(
-        self, region: Region, faults: Path, inputs: dict[str, Any]
-    ):
+    def test_a_pool_that_cannot_grow_keeps_its_nodes_and_grows_later(self, region: Region, faults: Path, inputs: Any):
         before = region.create("NodePool", **inputs)
         inputs["nodeConfigDetails"]["size"] = 11
         write_rules(faults, [parse_rule("NodePool:out-of-host-capacity:1")])
@@ -162,9 +156,7 @@ class TestFaults:
             region.create("NodePool", **inputs)
         assert (region.nodes.there, region.records.all_of("NodePool")) == ({}, [])
 
-    def test_a_node_pool_whose_creation_takes_longer_than_its_timeout_is_kept_in_oci(
-        self, region: Region, inputs: dict[str, Any]
-    ):
+    def test_a_node_pool_whose_creation_takes_longer_than_its_timeout_is_kept_in_oci(self, region: Region, inputs: Any):
         with pytest.raises(InitFailed, match="timeout while waiting"):
             region.operations.create(region.order("NodePool", inputs, "gpu", timeout_s=60))
         assert [pool.state["state"] for pool in region.records.all_of("NodePool")] == ["FAILED"]

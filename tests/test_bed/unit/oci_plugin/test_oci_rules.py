@@ -138,9 +138,7 @@ def test_nodes_may_have_older_kubernetes_versions_than_the_cluster_but_no_newer(
         ({"nodeMetadata": {"user_data": "x" * 33000}}, "32000 bytes together"),
     ],
 )
-def test_a_node_pool_of_an_unknown_shape_or_with_too_much_metadata_is_refused(
-    region: Region, parts: Parts, change: dict[str, Any], words: str
-):
+def test_a_pools_unknown_shape_and_too_much_metadata_are_refused(region: Region, parts: Parts, change: Any, words: str):
     with pytest.raises(OperationRefusal, match=words):
         region.create("NodePool", **pool(*parts, **change))
 

@@ -68,9 +68,7 @@ async def test_a_pod_that_waits_for_a_configmap_has_no_network_namespace(tmp_pat
 
 
 @pytest.mark.parametrize(("simulated", "networks"), [(True, 0), (False, 1)])
-async def test_pods_without_a_running_container_have_no_network_namespace(
-    tmp_path: Path, simulated: bool, networks: int
-) -> None:
+async def test_pods_without_running_containers_have_no_network(tmp_path: Path, simulated: bool, networks: int) -> None:
     witness = Witness()
     sandbox = PodSandbox(agent_context(witness, tmp_path, simulated), make_pod())
     async with asyncio.timeout(LIMIT_S):

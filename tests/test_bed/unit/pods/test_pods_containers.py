@@ -430,9 +430,7 @@ def test_the_termination_message_file_is_mounted_where_the_container_expects_it(
 
 
 @pytest.mark.parametrize(("seconds", "time_scale", "wall_s"), [(15, 0.1, 6), (120, 0.1, 12), (15, 1, 15), (2, 0.1, 2)])
-def test_a_pre_stop_sleep_follows_the_time_scale_down_to_a_lower_limit(
-    seconds: float, time_scale: float, wall_s: float
-) -> None:
+def test_a_pre_stop_sleep_follows_the_time_scale_to_a_limit(seconds: float, time_scale: float, wall_s: float) -> None:
     assert pre_stop_sleep_s(seconds, time_scale) == wall_s
 
 
@@ -456,9 +454,7 @@ async def test_servers_slowed_by_the_time_scale_get_a_longer_termination_grace_p
     assert worker.time_scale == 1.0
 
 
-async def test_a_slowed_server_that_terminates_stops_as_soon_as_it_has_no_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slowed_server_stops_once_it_has_no_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([False, True])
 
     def at_rest(_request: httpx2.Request) -> httpx2.Response:

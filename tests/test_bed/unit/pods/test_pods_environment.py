@@ -62,9 +62,7 @@ def test_a_missing_optional_configmap_key_omits_its_environment_variable() -> No
         ({"fieldRef": {"fieldPath": "spec.unknown"}}, "unsupported fieldPath: spec.unknown"),
     ],
 )
-def test_a_variables_missing_configmap_is_reported_in_the_kubelets_words(
-    reference: dict[str, Any], message: str
-) -> None:
+def test_a_variables_missing_source_is_reported_in_the_kubelets_words(reference: dict[str, Any], message: str) -> None:
     with pytest.raises(MissingConfigError, match=message):
         variables({"env": [{"name": "X", "valueFrom": reference}]})
 
@@ -149,7 +147,7 @@ def test_references_to_variables_in_commands_are_expanded_as_in_kubernetes(text:
         (["c"], ["$(A)"], ["c", "1"]),
     ],
 )
-def test_a_command_replaces_the_entrypoint_and_the_images_arguments(
-    command: list[str] | None, arguments: list[str] | None, expected: list[str]
+def test_a_command_replaces_an_images_entrypoint_and_arguments(
+    command: Any, arguments: Any, expected: list[str]
 ) -> None:
     assert resolve_argv(command, arguments, ["/ep", "$(A)"], ["image-arg"], {"A": "1"}) == expected

@@ -99,9 +99,7 @@ def folder(body: dict[str, Any]) -> Path:
         ({"hostPath": {"path": "/dev/kfd"}}, "/state/nodes/gpu-2/host/dev/kfd"),
     ],
 )
-def test_the_folder_of_a_volume_is_always_inside_the_rehearsals_state_folder(
-    source: dict[str, Any], expected: str
-) -> None:
+def test_a_volumes_folder_is_always_inside_the_rehearsals_state_folder(source: dict[str, Any], expected: str) -> None:
     assert folder(source) == Path(expected)
 
 

@@ -69,7 +69,7 @@ def test_a_machine_that_cannot_run_vllm_is_refused_before_the_installation(
     assert sorted(path for path in cache.rglob("*") if path.is_file()) == before
 
 
-def test_size_and_duration_of_vllms_installation_are_told_until_it_is_installed(
+def test_size_and_duration_of_vllms_installation_are_told_until_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(real_vllm, "_obstacle", lambda _: "")
@@ -93,9 +93,7 @@ def test_a_failed_installation_of_vllm_reports_its_last_output(monkeypatch: pyte
     assert not [folder for folder in (cache / "vllm").iterdir() if folder.is_dir()]
 
 
-def test_an_installation_of_vllm_removes_other_ones_that_nobody_used_for_a_day(
-    monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
+def test_installing_vllm_removes_what_nobody_used_for_a_day(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     ages_hours = {f"{VERSION}-old": 25, f"{VERSION}-lately": 23, "0.26.0-old": 25}
     for name, hours in ages_hours.items():
         marker = cache / "vllm" / name / "complete"
@@ -108,9 +106,7 @@ def test_an_installation_of_vllm_removes_other_ones_that_nobody_used_for_a_day(
     assert {path.name for path in (cache / "vllm").iterdir()} == {f"{VERSION}-lately", "0.26.0-old"}
 
 
-def test_vllm_counts_as_missing_when_the_python_that_installed_it_is_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_vllm_counts_as_missing_when_its_python_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(real_vllm, "_folder", lambda _: tmp_path)
     python = tmp_path / "python3.11"
     python.touch()

@@ -32,9 +32,7 @@ def stack_of(*models: dict[str, Any], **more: Any) -> StackConfig:
         (256, 64, "8p-tp1-4d-tp2"),
     ],
 )
-def test_the_number_of_servers_is_reduced_to_what_memory_and_processors_allow(
-    memory_gib: int, processors: int, left: str
-) -> None:
+def test_servers_are_reduced_to_what_memory_and_processors_allow(memory_gib: int, processors: int, left: str) -> None:
     fitting = cut(stack_of(model("8p-tp1-4d-tp2")), memory_gib, processors)
     assert str(fitting.config.models[0].topology) == left
 
@@ -75,9 +73,7 @@ def test_the_error_for_a_machine_too_small_for_real_vllm_names_the_memory_needed
         ({"memory.max": f"{64 * GIB}", "memory.current": "0", "memory.stat": "inactive_file 0"}, 16),
     ],
 )
-def test_available_memory_is_the_machines_or_what_a_containers_limit_leaves(
-    tmp_path: Path, files: dict[str, str], available: int
-) -> None:
+def test_available_memory_respects_the_containers_limit(tmp_path: Path, files: dict[str, str], available: int) -> None:
     (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {16 * 2**20} kB\n")
     for name, text in files.items():
         (tmp_path / name).write_text(f"{text}\n")
@@ -96,9 +92,7 @@ def test_available_memory_is_the_machines_or_what_a_containers_limit_leaves(
         (model("1p-tp1-1d-tp1", release="llm-d-0.7.0"), "this kit has vLLM 0.26.0, 0.30.0 itself"),
     ],
 )
-def test_settings_that_vllm_on_cpus_lacks_are_refused_before_vllms_installation(
-    entry: dict[str, Any], why: str
-) -> None:
+def test_settings_that_vllm_on_cpus_lacks_are_refused_before_its_installation(entry: dict[str, Any], why: str) -> None:
     release = entry.pop("release", RELEASE)
     with pytest.raises(KitError, match=why):
         choose_stack(validate(stack(entry, release=release)), 2, 64)

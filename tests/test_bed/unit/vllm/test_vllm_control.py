@@ -93,9 +93,7 @@ async def test_a_simulated_server_does_not_listen_while_it_loads_its_model(contr
         (["-tp", "3"], 1, "must be divisible by tensor parallel size (3)"),
     ],
 )
-async def test_a_simulated_server_with_invalid_flags_exits_with_vllms_code_and_message(
-    control, run, flags, code, words
-):
+async def test_a_server_with_invalid_flags_exits_with_vllms_code_and_message(control, run, flags, code, words):
     assert await run(*flags) == {"state": "exited", "exit_code": code}
     assert words in await log(control)
 
@@ -168,9 +166,7 @@ async def begin_stream(client):
 
 
 @pytest.mark.parametrize(("flags", "reason"), [([], "abort"), (["--shutdown-timeout", "60"], "length")])
-async def test_running_requests_of_a_stopping_server_end_within_its_shutdown_timeout(
-    control, run, client, flags, reason
-):
+async def test_requests_of_a_stopping_server_end_within_its_shutdown_timeout(control, run, client, flags, reason):
     await run(*flags)
     streaming = await begin_stream(client)
     await control.delete("/servers/one?grace_s=30")
