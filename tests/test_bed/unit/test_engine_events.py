@@ -13,14 +13,7 @@ from lightkube.resources.core_v1 import Pod
 from listening import Listener
 from llmd_oke.operations.previews import of_document
 from llmd_rehearsal import engine_events
-from llmd_rehearsal.engine_events import (
-    EventReporter,
-    StepRecorder,
-    concise_error,
-    differences,
-    failed_container,
-    step,
-)
+from llmd_rehearsal.engine_events import EventReporter, StepRecorder, concise_error, differences, failed_container, step
 from pulumi.automation import events
 
 URN = "urn:pulumi:s::p::llmd-oke:index:Unit$kubernetes:apps/v1:Deployment::gpt-prefill"

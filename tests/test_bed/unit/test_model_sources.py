@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from aiohttp import web
+from aiohttp.test_utils import TestServer
 from llmd_oke import catalogue
 from llmd_pods.prewarm.places import REHEARSED_VOCABULARY
 from llmd_rehearsal import model_sources
@@ -30,12 +29,8 @@ MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if
 @asynccontextmanager
 async def _serving(sources: ModelSources) -> AsyncGenerator[str]:
     """Serve model sources meanwhile, without TLS; return their address."""
-    runner = web.AppRunner(sources.application())
-    await runner.setup()
-    with socket.create_server(("127.0.0.1", 0)) as own:
-        await web.SockSite(runner, own).start()
-        yield f"http://127.0.0.1:{own.getsockname()[1]}"
-        await runner.cleanup()
+    async with TestServer(sources.application()) as server:
+        yield f"http://127.0.0.1:{server.port}"
 
 
 @pytest.fixture

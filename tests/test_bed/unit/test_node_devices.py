@@ -13,13 +13,7 @@ from llmd_oke import catalogue
 from llmd_oke.operators import helm_operators, rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
 from llmd_rehearsal.agent_config import NodeConfig, NodeTaint
-from llmd_rehearsal.devices import (
-    ClusterObjects,
-    DeviceProvider,
-    NodeFacts,
-    device_rules,
-    node_devices,
-)
+from llmd_rehearsal.devices import ClusterObjects, DeviceProvider, NodeFacts, device_rules, node_devices
 
 SHAPE = catalogue.shape("BM.GPU.MI300X.8")
 assert SHAPE is not None

@@ -63,16 +63,11 @@ def test_kubernetes_plug_ins_of_other_versions_or_partly_installed_are_not_used(
 
 
 def test_a_kubernetes_plug_in_on_path_is_used_if_it_reports_the_right_version(tmp_path: Path):
-    stand_in = (
-        f'PYTHONPATH="{os.pathsep.join(sys.path)}" exec {sys.executable} -m llmd_rehearsal.kubernetes_plugin "$@"'
-    )
-    existing = executable(tmp_path / "bin" / EXECUTABLE, stand_in)
-    assert choose_plugin(PluginChoice.AUTO, plan(), nothing) == KubernetesPlugin(VERSION, existing)
-
-
-def test_a_kubernetes_plug_in_on_path_that_reports_no_version_is_not_used(tmp_path: Path):
-    executable(tmp_path / "bin" / EXECUTABLE)
+    existing = executable(tmp_path / "bin" / EXECUTABLE)
     assert not choose_plugin(PluginChoice.AUTO, plan(), nothing).is_real
+    path = os.pathsep.join(sys.path)
+    executable(existing, f'PYTHONPATH="{path}" exec {sys.executable} -m llmd_rehearsal.kubernetes_plugin "$@"')
+    assert choose_plugin(PluginChoice.AUTO, plan(), nothing) == KubernetesPlugin(VERSION, existing)
 
 
 def test_stacks_with_helm_releases_use_the_stand_in_as_real_plug_ins_fetch_charts(home: Path):

@@ -37,13 +37,10 @@ def test_an_update_keeps_an_automatically_generated_name():
     assert adopt_name({"data": {}}, AUTO)["metadata"] == AUTO["metadata"]
 
 
-def test_automatic_names_of_kubernetes_objects_can_be_disabled():
+def test_pulumi_may_propose_a_kubernetes_objects_name_or_disable_automatic_ones():
+    assert give_name({}, Naming("cm", b"", proposed="p"))["metadata"]["name"] == "p"
     with pytest.raises(OperationRefusal, match="autonaming is disabled"):
         give_name({}, Naming("cm", b"", allowed=False))
-
-
-def test_pulumi_may_propose_a_kubernetes_objects_name():
-    assert give_name({}, Naming("cm", b"", proposed="p"))["metadata"]["name"] == "p"
 
 
 QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"

@@ -75,11 +75,8 @@ def test_updates_of_an_oci_resource_keep_its_generated_name():
     assert again["name"] == first["name"]
 
 
-def test_an_oci_resource_gets_the_name_that_pulumi_proposes():
+def test_pulumi_may_propose_an_oci_resources_name_or_disable_automatic_ones():
     assert check(POOL, {}, LEAST, Naming("gpu", proposed="gpu-of-mine")).inputs["name"] == "gpu-of-mine"
-
-
-def test_an_oci_resource_without_a_name_is_refused_if_automatic_naming_is_disabled():
     with pytest.raises(OperationRefusal, match="automatic naming is disabled"):
         check(POOL, {}, LEAST, Naming("gpu", allowed=False))
 

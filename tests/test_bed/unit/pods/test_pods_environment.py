@@ -43,14 +43,11 @@ def test_variables_in_a_containers_env_override_envfrom_and_service_links() -> N
     assert (result["S_a"], result["S_b"], result["LINK"]) == ("1", "own", "kept")
 
 
-def test_environment_values_from_kubernetes_secrets_are_decoded() -> None:
-    env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}]
-    assert variables({"env": env})["TOKEN"] == "s3cret"
-
-
-def test_a_missing_optional_configmap_key_omits_its_environment_variable() -> None:
-    env = [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "no", "optional": True}}}]
-    assert "X" not in variables({"env": env})
+def test_secrets_in_variables_are_decoded_and_missing_optional_keys_omitted() -> None:
+    missing = {"configMapKeyRef": {"name": "settings", "key": "no", "optional": True}}
+    sources = {"TOKEN": {"secretKeyRef": {"name": "keys", "key": "token"}}, "X": missing}
+    result = variables({"env": [{"name": name, "valueFrom": source} for name, source in sources.items()]})
+    assert (result["TOKEN"], "X" in result) == ("s3cret", False)
 
 
 @pytest.mark.parametrize(

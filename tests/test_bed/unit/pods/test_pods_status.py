@@ -90,27 +90,27 @@ def test_a_pod_has_addresses_once_its_network_exists() -> None:
     assert result["podIPs"] == [{"ip": "10.244.3.7"}]
 
 
-def with_conditions(*conditions: dict[str, str], **spec: Any) -> Pod:
-    return cast("Pod", Pod.from_dict(make_pod(**spec).to_dict() | {"status": {"conditions": list(conditions)}}))
+def with_status(pod: Pod, **status: Any) -> Pod:
+    return cast("Pod", Pod.from_dict(pod.to_dict() | {"status": status}))
 
 
 def test_a_pods_status_keeps_conditions_of_other_writers_and_transition_times() -> None:
-    pod = with_conditions(
+    conditions = [
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T05:59:00Z"},
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T06:00:30Z"},
         {"type": "ContainersReady", "status": "False", "lastTransitionTime": "2026-11-21T06:00:10Z"},
-    )
-    result = status(running("m"), pod=pod)
+    ]
+    result = status(running("m"), pod=with_status(make_pod(), conditions=conditions))
     assert condition(result, "PodScheduled")["status"] == "True"
     assert condition(result, "Ready")["lastTransitionTime"] == "2026-11-21T06:00:30Z"
     assert condition(result, "ContainersReady")["lastTransitionTime"] == "2026-11-21T06:01:00Z"
 
 
 def test_a_false_readiness_gate_prevents_ready_but_not_containersready() -> None:
-    gates = [{"conditionType": "example.com/gate"}]
-    result = status(running("m"), pod=make_pod(readinessGates=gates))
+    gated = make_pod(readinessGates=[{"conditionType": "example.com/gate"}])
+    result = status(running("m"), pod=gated)
     assert (condition(result, "Ready")["status"], condition(result, "ContainersReady")["status"]) == ("False", "True")
-    opened = with_conditions({"type": "example.com/gate", "status": "True"}, readinessGates=gates)
+    opened = with_status(gated, conditions=[{"type": "example.com/gate", "status": "True"}])
     assert condition(status(running("m"), pod=opened), "Ready")["status"] == "True"
 
 
@@ -137,5 +137,4 @@ def test_container_records_are_in_order_init_containers_sidecars_main_containers
 
 def test_containers_that_ran_under_an_earlier_node_agent_count_as_restarted() -> None:
     ran = {"name": "vllm", "image": "x", "imageID": "", "ready": True, "restartCount": 1, "containerID": "process://0"}
-    pod = cast("Pod", Pod.from_dict(make_pod().to_dict() | {"status": {"containerStatuses": [ran]}}))
-    assert initial_records(pod)["vllm"].restarts == 2
+    assert initial_records(with_status(make_pod(), containerStatuses=[ran]))["vllm"].restarts == 2

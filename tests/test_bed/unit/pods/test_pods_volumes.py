@@ -32,17 +32,19 @@ def files(body: dict[str, Any]) -> dict[str, File]:
     return volumes.files(cast("Volume", Volume.from_dict({"name": "v", **body})), make_pod(), CONTENTS)
 
 
-def test_a_configmap_volume_contains_all_keys() -> None:
-    assert files({"configMap": {"name": "settings"}}) == {"a": File(b"1"), "b": File(b"2")}
+ITEMS = [{"key": "b", "path": "x/y", "mode": 0o400}]
 
 
-def test_items_of_a_configmap_volume_choose_the_paths_and_modes_of_files() -> None:
-    result = files({"configMap": {"name": "settings", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}})
-    assert result == {"x/y": File(b"2", 0o400)}
-
-
-def test_a_secret_volume_has_decoded_bytes_and_the_default_file_mode() -> None:
-    assert files({"secret": {"secretName": "keys", "defaultMode": 0o400}}) == {"k": File(b"\x00", 0o400)}
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        pytest.param({"configMap": {"name": "settings"}}, {"a": File(b"1"), "b": File(b"2")}, id="all keys"),
+        pytest.param({"configMap": {"name": "settings", "items": ITEMS}}, {"x/y": File(b"2", 0o400)}, id="items"),
+        pytest.param({"secret": {"secretName": "keys", "defaultMode": 0o400}}, {"k": File(b"\x00", 0o400)}, id="bytes"),
+    ],
+)
+def test_configmap_and_secret_volumes_have_the_chosen_keys_as_files(source: Any, expected: dict[str, File]) -> None:
+    assert files(source) == expected
 
 
 def test_the_service_account_volume_has_token_certificate_and_namespace() -> None:

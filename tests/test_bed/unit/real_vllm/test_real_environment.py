@@ -4,7 +4,6 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from llmd_base.progress import SilentProgress
 from llmd_rehearsal.real_vllm import environment as real_vllm
 from llmd_rehearsal.real_vllm.differences import ChangedLine
 
-Change = Callable[[pytest.MonkeyPatch], None]
 GIB = 2**30
 VERSION = "0.30.0"
 
@@ -27,51 +25,31 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-
-
-def with_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real_vllm, "MEMORY_GIB", 10**6)
-
-
-def with_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real_vllm, "MEMORY_GIB", 0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * GIB))
-
-
-def without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real_vllm, "MEMORY_GIB", 0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10 * GIB))
-    facts = Path(os.environ["LLMD_OKE_CACHE"]) / "cpuinfo"
-    facts.write_text("flags\t\t: fpu avx avx512f sse4_2\n")
-    monkeypatch.setattr(real_vllm, "_CPU_FACTS", facts)
-
-
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("machine", "needed_gib", "free_gib", "flags", "reason"),
     [
-        (of_another_kind, "it is built for Linux on x86-64"),
-        (with_little_memory, "GiB of memory are available, it needs 1000000"),
-        (with_a_full_disk, "has 2 GiB left, it needs 9"),
-        (without_avx2, "the processor has no AVX2"),
+        ("aarch64", 0, 10, "fpu avx2", "it is built for Linux on x86-64"),
+        ("x86_64", 10**6, 10, "fpu avx2", "GiB of memory are available, it needs 1000000"),
+        ("x86_64", 0, 2, "fpu avx2", "has 2 GiB left, it needs 9"),
+        ("x86_64", 0, 10, "fpu avx avx512f sse4_2", "the processor has no AVX2"),
     ],
 )
 def test_a_machine_that_cannot_run_vllm_is_refused_before_the_installation(
-    monkeypatch: pytest.MonkeyPatch, cache: Path, change: Change, reason: str
-) -> None:
-    change(monkeypatch)
-    before = sorted(path for path in cache.rglob("*") if path.is_file())
+    monkeypatch, cache, machine, needed_gib, free_gib, flags, reason
+):
+    (cache / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(real_vllm, "MEMORY_GIB", needed_gib)
+    monkeypatch.setattr(real_vllm, "_CPU_FACTS", cache / "cpuinfo")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free_gib * GIB))
     for ask in (real_vllm.announce, real_vllm.ensure):
         with pytest.raises(KitError, match=reason):
             ask(VERSION, SilentProgress())
     assert real_vllm.main() == 69
-    assert sorted(path for path in cache.rglob("*") if path.is_file()) == before
+    assert [path for path in cache.rglob("*") if path.is_file()] == [cache / "cpuinfo"]
 
 
-def test_size_and_duration_of_vllms_installation_are_told_until_it_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_size_and_duration_of_vllms_installation_are_told_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real_vllm, "_obstacle", lambda _: "")
     heard = Listener()
     real_vllm.announce(VERSION, heard)

@@ -50,9 +50,8 @@ def test_sliding_window_layers_transfer_only_the_blocks_of_the_last_window(
 
 
 def test_no_kv_cache_is_transferred_if_only_one_server_has_the_hybrid_cache_manager(serve):
-    prefill = serve("--kv-transfer-config", NIXL, HYBRID)
     decode = serve("--kv-transfer-config", NIXL, "--disable-hybrid-kv-cache-manager", host="10.244.0.3")
-    request, _ = prefill.hand_over_to(decode)
+    request, _ = serve("--kv-transfer-config", NIXL, HYBRID).hand_over_to(decode)
     assert request.sequence.finish == "error"
     assert "compatibility hash mismatch: hybrid" in decode.log[0]
 
@@ -192,18 +191,16 @@ def test_with_the_load_failure_policy_recompute_a_decode_server_repeats_the_pref
     ],
 )
 def test_servers_with_different_settings_cannot_transfer_kv_cache(serve, flags, extra, why):
-    prefill = serve("-tp", "2", "--kv-transfer-config", NIXL)
     decode = serve(*flags, "--kv-transfer-config", NIXL, host="10.244.0.3", **extra)
-    request, _ = prefill.hand_over_to(decode)
+    request, _ = serve("-tp", "2", "--kv-transfer-config", NIXL).hand_over_to(decode)
     assert request.sequence.finish == "error"
     assert why in decode.log[0]
 
 
 def test_a_nixl_side_channel_on_loopback_cannot_be_reached_from_another_pod(serve):
     """VLLM_NIXL_SIDE_CHANNEL_HOST was forgotten: vLLM advertises localhost."""
-    prefill = serve("--kv-transfer-config", NIXL, host="localhost")
     decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
-    request, _ = prefill.hand_over_to(decode)
+    request, _ = serve("--kv-transfer-config", NIXL, host="localhost").hand_over_to(decode)
     assert request.sequence.finish == "error"
     assert "VLLM_NIXL_SIDE_CHANNEL_HOST" in decode.log[0]
 
@@ -270,9 +267,8 @@ NEW, OLD = "docker.io/vllm/vllm-openai-rocm:v0.26.0", "ghcr.io/llm-d/llm-d-rocm:
 def test_an_unsplit_kv_cache_gives_wrong_answers_at_another_tensor_parallel_size(serve, image, backend, size, garbled):
     """vLLM doesn't ask, and answers."""
     flags = ("--kv-transfer-config", NIXL, "--attention-backend", backend)
-    prefill = serve(*flags, image=image)
     decode = serve("-tp", size, *flags, host="10.244.0.3", image=image)
-    request, _ = prefill.hand_over_to(decode)
+    request, _ = serve(*flags, image=image).hand_over_to(decode)
     assert len(request.times) == 8
     assert request.sequence.corrupted is garbled
 
@@ -281,8 +277,7 @@ def test_an_unsplit_kv_cache_gives_wrong_answers_at_another_tensor_parallel_size
 def test_a_kv_cache_in_nhd_layout_is_not_pulled_at_another_tensor_parallel_size(serve, size, finish):
     flags = ("--kv-transfer-config", NIXL)
     apart = {"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}
-    prefill, decode = serve(*flags, **apart), serve("-tp", size, *flags, host="10.244.0.3", **apart)
-    request, _ = prefill.hand_over_to(decode)
+    request, _ = serve(*flags, **apart).hand_over_to(serve("-tp", size, *flags, host="10.244.0.3", **apart))
     assert request.sequence.finish == finish
 
 
@@ -299,8 +294,7 @@ def test_the_simulated_vllm_does_not_solve_a_sum_in_a_prompt_that_is_no_evaluati
 
 @pytest.mark.parametrize(("percent", "corrupted"), [("0", False), ("100", True)])
 def test_the_corruption_fault_corrupts_kv_cache_that_decode_servers_pull(serve, percent, corrupted):
-    prefill = serve("--kv-transfer-config", NIXL)
     fault = {"LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT": percent}
     decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
-    request, _ = prefill.hand_over_to(decode)
+    request, _ = serve("--kv-transfer-config", NIXL).hand_over_to(decode)
     assert request.sequence.corrupted is corrupted

@@ -247,34 +247,22 @@ def test_a_simulated_second_takes_as_many_wall_seconds_as_the_time_scale():
     assert clock.now() == pytest.approx(4.0)
 
 
-def test_a_late_timer_does_not_delay_the_simulators_later_steps():
-    """A timer that fires late shortens the wait for the next one."""
-    loop = _Loop()
-    clock = WallClock(loop, 1.0)
-    loop.now += 1.02
-    assert clock.resume_at(1.0) == 1.0
-    assert clock.lag.recent_s == pytest.approx(0.02)
-    assert clock.lag.late_steps == 1
-
-
-def test_a_simulator_lag_above_a_second_is_dropped_and_counted():
-    """More than a second behind: model time jumps to the present."""
-    loop = _Loop()
-    clock = WallClock(loop, 2.0)
-    loop.now += 10.0
-    assert clock.resume_at(1.0) == pytest.approx(5.0)
-    assert clock.lag.slipped_s == pytest.approx(8.0)
-
-
-def test_time_in_which_the_simulators_process_was_paused_counts_as_dropped():
-    """The loop's time leaves it out; whoever reads the lag of a benchmark must know of it."""
-    loop, stood_still_s = _Loop(), [0.0]
-    clock = WallClock(loop, 1.0, stood_still_s=lambda: stood_still_s[0])
-    loop.now += 1.0
-    stood_still_s[0] = 60.0
-    assert clock.resume_at(1.0) == 1.0
-    assert clock.lag.slipped_s == pytest.approx(60.0)
-    assert clock.lag.recent_s == pytest.approx(60.0)
+@pytest.mark.parametrize(
+    ("scale", "passed_s", "stood_still_s", "resumed_s", "lag"),
+    [
+        pytest.param(1.0, 1.02, 0.0, 1.0, {"recent_s": 0.02, "late_steps": 1}, id="late timers shorten the next wait"),
+        pytest.param(2.0, 10.0, 0.0, 5.0, {"slipped_s": 8.0}, id="model time jumps over more than a second"),
+        pytest.param(1.0, 1.0, 60.0, 1.0, {"slipped_s": 60.0, "recent_s": 60.0}, id="the process was paused"),
+    ],
+)
+def test_lag_of_the_simulator_is_made_up_for_or_dropped_and_counted(scale, passed_s, stood_still_s, resumed_s, lag):
+    """The loop's time leaves out what a process stood still; whoever reads the lag of a benchmark must know of it."""
+    loop, paused_s = _Loop(), 0.0
+    clock = WallClock(loop, scale, stood_still_s=lambda: paused_s)
+    loop.now += passed_s
+    paused_s = stood_still_s
+    assert clock.resume_at(1.0) == pytest.approx(resumed_s)
+    assert {name: getattr(clock.lag, name) for name in lag} == pytest.approx(lag)
 
 
 async def test_the_simulators_clock_keeps_its_average_step_time_on_a_real_event_loop():
