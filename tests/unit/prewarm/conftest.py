@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hub_for_tests import Hub
+from hub_for_tests import Hub, served
 from llmd_pods.prewarm import web
 
 
@@ -12,9 +12,8 @@ def pause_s(attempt: int) -> float:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hugging Face hub of this machine with one repository, which the programs of this process ask."""
-    served = Hub()
-    monkeypatch.setenv("HF_ENDPOINT", served.url)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(web, "pause_s", pause_s)
-    yield served
-    served.close()
+    with served() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr(web, "pause_s", pause_s)
+        yield hub

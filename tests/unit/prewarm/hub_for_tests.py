@@ -2,12 +2,12 @@
 
 import base64
 import hashlib
-import json
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
+
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 
 COMMIT = "c" * 40
 REPOSITORY = "owner/model"
@@ -26,6 +26,8 @@ VOCABULARY = b"IQ== 0\nIg== 1\n"
 class Hub:
     """A server of files; `broken[path]` is how many bytes an answer has before the connection ends, once."""
 
+    url: str
+
     def __init__(self) -> None:
         self.files = dict(FILES)
         self.requests: list[tuple[str, str | None, str | None]] = []
@@ -35,55 +37,29 @@ class Hub:
         self.part_bytes: dict[str, int] = {}
         self.headers: dict[str, dict[str, str]] = {}
         self.unlisted: set[str] = set()
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                hub.answer(self)
-
-            def do_HEAD(self) -> None:
-                hub.head(self)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join(10)
-        self._server.server_close()
 
     def asked_for(self, part: str) -> list[tuple[str, str | None, str | None]]:
         return [request for request in self.requests if part in request[0]]
 
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        path = unquote(urlsplit(handler.path).path)
-        self.requests.append((path, handler.headers.get("Range"), handler.headers.get("Authorization")))
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        path = unquote(request.url.path)
+        if request.method == "HEAD":
+            return HttpAnswer(200, b"", self.headers.get(path.partition(f"/o/{REPOSITORY}/")[2], {}))
+        self.requests.append((path, request.headers.get("Range"), request.headers.get("Authorization")))
         if self.status.get(path):
-            return self._send(handler, b"", self.status[path].pop(0))
+            return HttpAnswer(self.status[path].pop(0), b"")
         for prefix, reply in self._routes().items():
             if path.startswith(prefix):
-                return reply(handler, path[len(prefix) :])
-        return self._send(handler, b"", 404)
+                return reply(request, path[len(prefix) :])
+        return HttpAnswer(404, b"")
 
-    def head(self, handler: BaseHTTPRequestHandler) -> None:
-        name = unquote(urlsplit(handler.path).path).partition(f"/o/{REPOSITORY}/")[2]
-        handler.send_response(200)
-        for header, value in self.headers.get(name, {}).items():
-            handler.send_header(header, value)
-        handler.end_headers()
-
-    def _routes(self) -> dict[str, Callable[[BaseHTTPRequestHandler, str], None]]:
+    def _routes(self) -> dict[str, Callable[[HttpRequest, str], HttpAnswer]]:
         return {
-            f"/api/models/{REPOSITORY}/revision/": lambda h, _: self._json(h, {"sha": COMMIT}),
-            f"/api/models/{REPOSITORY}/tree/{COMMIT}": lambda h, _: self._json(h, self._tree()),
+            f"/api/models/{REPOSITORY}/revision/": lambda _request, _rest: HttpAnswer(200, {"sha": COMMIT}),
+            f"/api/models/{REPOSITORY}/tree/{COMMIT}": lambda _request, _rest: HttpAnswer(200, self._tree()),
             f"/{REPOSITORY}/resolve/{COMMIT}/": self._file,
             "/p/secret/n/ns/b/bucket/o/": self._object,
-            "/encodings/": lambda h, _: self._send(h, self.wrong.pop("vocabulary", VOCABULARY), 200),
+            "/encodings/": lambda _request, _rest: HttpAnswer(200, self.wrong.pop("vocabulary", VOCABULARY)),
         }
 
     def _tree(self) -> list[dict[str, Any]]:
@@ -96,21 +72,17 @@ class Hub:
             return {**entry, "oid": "x", "lfs": {"oid": hashlib.sha256(content).hexdigest(), "size": len(content)}}
         return {**entry, "oid": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()}  # noqa: S324
 
-    def _object(self, handler: BaseHTTPRequestHandler, name: str) -> None:
+    def _object(self, request: HttpRequest, name: str) -> HttpAnswer:
         if name == "encodings/o200k_base.tiktoken":
-            self._send(handler, VOCABULARY, 200)
-        elif name:
-            self._file(handler, name.removeprefix(f"{REPOSITORY}/"))
-        else:
-            self._list(handler)
-
-    def _list(self, handler: BaseHTTPRequestHandler) -> None:
-        prefix = parse_qs(urlsplit(handler.path).query)["prefix"][0]
+            return HttpAnswer(200, VOCABULARY)
+        if name:
+            return self._file(request, name.removeprefix(f"{REPOSITORY}/"))
+        prefix = parse_qs(request.url.query)["prefix"][0]
         objects = [
             {"name": prefix + path, "size": len(content), "md5": self._listed_md5(path, content)}
             for path, content in self.files.items()
         ]
-        self._json(handler, {"objects": objects})
+        return HttpAnswer(200, {"objects": objects})
 
     def _listed_md5(self, path: str, content: bytes) -> str | None:
         """Return the MD5 that Object Storage lists: of the content, or of the MD5s of the parts it was uploaded in."""
@@ -119,23 +91,21 @@ class Hub:
         size = self.part_bytes.get(path)
         return base64.b64encode(_md5(content)).decode() if size is None else md5_of_parts(content, size)
 
-    def _file(self, handler: BaseHTTPRequestHandler, path: str) -> None:
+    def _file(self, request: HttpRequest, path: str) -> HttpAnswer:
         content = self.wrong.pop(path, None) or self.files[path]
-        start = int((handler.headers.get("Range") or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+        start = int((request.headers.get("Range") or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
         body = content[start:]
-        handler.send_response(206 if start else 200)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body[: self.broken.pop(path, len(body))])
+        length = {"Content-Length": str(len(body)), "Connection": "close"}
+        return HttpAnswer(206 if start else 200, body[: self.broken.pop(path, len(body))], length)
 
-    def _json(self, handler: BaseHTTPRequestHandler, document: object) -> None:
-        self._send(handler, json.dumps(document).encode(), 200)
 
-    def _send(self, handler: BaseHTTPRequestHandler, body: bytes, status: int) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
+@contextmanager
+def served() -> Generator[Hub]:
+    """A hub at a free port."""
+    hub = Hub()
+    with http_server(hub.answer) as server:
+        hub.url = address_of(server)
+        yield hub
 
 
 def md5_of_parts(content: bytes, size: int) -> str:

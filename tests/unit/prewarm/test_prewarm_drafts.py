@@ -18,8 +18,9 @@ def test_a_draft_model_is_downloaded_beside_the_model_only_once(hub: Hub, tmp_pa
     assert record.is_file()
     snapshot = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
     assert (snapshot / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
-    hub.close()
+    hub.requests.clear()
     assert run(tmp_path, f"{REPOSITORY}@main") == 0
+    assert hub.requests == []
 
 
 def test_a_missing_repository_of_a_draft_model_is_an_error(

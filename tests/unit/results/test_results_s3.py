@@ -75,9 +75,9 @@ def test_a_bucket_with_too_many_files_is_refused(service, monkeypatch):
         mine.names("")
 
 
-def test_an_unreachable_object_storage_is_an_error(service):
-    mine = store(service)
-    service.server_close()
+def test_an_unreachable_object_storage_is_an_error():
+    with bucket() as closed:
+        mine = store(closed)
     with pytest.raises(KitError, match="error sending request"):
         mine.names("")
 

@@ -1,18 +1,17 @@
 """An API server that answers as a test wants: the cluster of a small stack, with its servers' counters behind it."""
 
 import json
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs
 
 import stack_files
 import yaml
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from llmd_oke.operations.status.status import planned_images
 from llmd_oke.planning import Plan
 from llmd_oke.program.models import unit_name
@@ -107,10 +106,10 @@ class StackCluster:
             for port in (8000, 8200, 9090):
                 self.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:{port}/proxy/metrics"] = 200, shown
 
-    def answer(self, path: str) -> tuple[int, str]:
+    def answer(self, url: SplitResult) -> tuple[int, str]:
         """Return what is said to a path."""
-        self.asked.append(path)
-        place = urlsplit(path).path
+        self.asked.append(url.geturl())
+        place = url.path
         own = self.answers.get(place)
         if own is not None:
             return own() if callable(own) else own
@@ -125,7 +124,7 @@ class StackCluster:
             f"/api/v1/namespaces/{NAMESPACE}/secrets": self.secrets,
         }
         if place in lists:
-            asked = parse_qs(urlsplit(path).query).get("fieldSelector", [""])[0].removeprefix("metadata.name=")
+            asked = parse_qs(url.query).get("fieldSelector", [""])[0].removeprefix("metadata.name=")
             named = [item for item in lists[place] if item["metadata"].get("name") == asked]
             return 200, json.dumps({"metadata": {}, "items": named if place.endswith("/secrets") else lists[place]})
         if place == "/version":
@@ -176,30 +175,13 @@ def _groups(plan: Plan) -> Iterable[tuple[str, dict[str, str], int, dict[str, st
 def served(cluster: StackCluster, folder: Path) -> Generator[Path]:
     """Serve a cluster; return a kubeconfig for it."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, text = cluster.answer(self.path)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json" if text.startswith("{") else "text/plain")
-            self.end_headers()
-            self.wfile.write(text.encode())
+    def answer(request: HttpRequest) -> HttpAnswer:
+        status, text = cluster.answer(request.url)
+        kind = "application/json" if text.startswith("{") else "text/plain"
+        return HttpAnswer(status, text.encode(), {"Content-Type": kind})
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-            """Say nothing."""
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Clients that no longer listen are part of tests."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield kubeconfig(folder, f"http://127.0.0.1:{server.server_port}")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(answer) as server:
+        yield kubeconfig(folder, address_of(server))
 
 
 def kubeconfig(folder: Path, server: str) -> Path:
