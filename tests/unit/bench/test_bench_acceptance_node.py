@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_pods import acceptance_node, all_reduce
+from llmd_pods import all_reduce
 from llmd_pods.acceptance import CheckResult, NodeReport, NodeRequirements
 from llmd_pods.acceptance_node import Board, Links, NodeRequest, amd_smi_gpus, meet, own_checks, request_from_json
 from nixl_stand_in import Memory, api_of, torch_of
@@ -30,28 +30,27 @@ REQUEST = NodeRequest(
 )
 
 
-def test_a_nodes_gpus_are_those_that_amd_smi_lists(tmp_path):
-    file, listed = tmp_path / "amd-smi", json.dumps([{"gpu": 0, "bdf": "0000:11:00.0"}])
-    file.write_text(f"#!/bin/sh\ncase $1 in list) echo '{listed}';; *) echo '[]';; esac\n")
+def amd_smi(tmp_path, script):
+    file = tmp_path / "amd-smi"
+    file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
-    (gpu,) = amd_smi_gpus([str(file)])
+    return str(file)
+
+
+def test_a_nodes_gpus_are_those_that_amd_smi_lists(tmp_path):
+    listed = json.dumps([{"gpu": 0, "bdf": "0000:11:00.0"}])
+    (gpu,) = amd_smi_gpus([amd_smi(tmp_path, f"case $1 in list) echo '{listed}';; *) echo '[]';; esac")])
     assert gpu.address == "0000:11:00.0"
 
 
-def test_an_image_without_amd_smi_is_reported_as_lacking_the_tool(tmp_path, monkeypatch):
-    monkeypatch.setattr(acceptance_node.amd_smi_gpus, "__defaults__", ((str(tmp_path / "amd-smi"),),))
-    check = next(iter(own_checks(REQUEST, tmp_path)))
-    assert (check.name, check.outcome, check.text) == ("gpus", "no tool", "the image has no amd-smi")
-
-
-def test_a_failing_amd_smi_is_a_fault_of_the_node(tmp_path, monkeypatch):
-    file = tmp_path / "amd-smi"
-    file.write_text("#!/bin/sh\necho 'no driver' >&2\nexit 3\n")
-    file.chmod(0o755)
-    monkeypatch.setattr(acceptance_node.amd_smi_gpus, "__defaults__", ((str(file),),))
-    check = next(iter(own_checks(REQUEST, tmp_path)))
-    assert check.outcome == "failed"
-    assert check.text.endswith("list --json ended with 3: no driver")
+def test_an_image_without_amd_smi_lacks_the_tool_and_a_failing_one_is_the_nodes_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr(amd_smi_gpus, "__defaults__", ((str(tmp_path / "amd-smi"),),))
+    absent = next(iter(own_checks(REQUEST, tmp_path)))
+    assert absent == CheckResult("gpus", "no tool", "the image has no amd-smi")
+    amd_smi(tmp_path, "echo 'no driver' >&2\nexit 3")
+    failing = next(iter(own_checks(REQUEST, tmp_path)))
+    assert failing.outcome == "failed"
+    assert failing.text.endswith("list --json ended with 3: no driver")
 
 
 def test_an_image_without_nixl_is_reported_as_lacking_the_tool(tmp_path):
@@ -78,9 +77,8 @@ def test_the_link_test_reads_from_the_partner_nodes_gpu(libraries, tmp_path):
     other = second.prepare(NodeReport("b"))
     first.prepare(NodeReport("a"))
     (link,) = first.read(other, 0)
-    assert link.gpu == 0
     assert link.gb_per_s > 0
-    assert link.carried_share is None
+    assert (link.gpu, link.carried_share) == (0, None)
 
 
 class Cluster:

@@ -63,7 +63,8 @@ def node(name, **allocatable):
 
 @dataclass
 class Cluster:
-    """Nodes, ConfigMaps and pods. Each pod tells at once what `reports` has for its node, or stays as `states` says."""
+    """Nodes, ConfigMaps and pods. Each pod tells at once what `reports` has for its node, or stays as `states` says.
+    `bindings` has what is asked of role bindings; with `refusal`, nodes are not told."""
 
     names: tuple[str, ...] = ("a", "b", "c")
     reports: dict[str, NodeReport] = field(default_factory=dict)
@@ -71,6 +72,8 @@ class Cluster:
     config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
     pods: dict[str, str] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
+    bindings: list[Any] = field(default_factory=list)
+    refusal: KitError | None = None
     conflicts: int = 0
     now_s: float = 0.0
 
@@ -78,15 +81,20 @@ class Cluster:
         self.nodes = {name: node(name) for name in self.names}
 
     def items(self, path):
+        if self.refusal is not None:
+            raise self.refusal
         if path.startswith("/api/v1/nodes"):
             return list(self.nodes.values())
         return [item for item in self.config_maps.values() if LABEL in item["metadata"].get("labels", {})]
 
     def ask(self, method, path, body=None, kind="application/json"):
         last = path.rpartition("/")[2].partition("?")[0]
+        if "bindings/" in path:
+            self.bindings.append((method, path.partition("v1/")[2], body))
+            return {}
         if method == "POST":
             terms = body["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-            self.pods[last_name(body)] = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
+            self.pods[body["metadata"]["name"]] = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
             return body
         if "/nodes/" in path:
             return self._node(method, last, body)
@@ -123,14 +131,12 @@ class Cluster:
     def pause(self, seconds):
         self.now_s += seconds
 
+    def run(self, request=REQUEST):
+        return AcceptanceRun(request, self, "job", "uid", self.pause, lambda: self.now_s)
+
     def lead(self, request=REQUEST):
-        run = AcceptanceRun(request, self, "job", "uid", self.pause, lambda: self.now_s)
-        results, problems = run.lead()
+        results, problems = self.run(request).lead()
         return {result.node: result for result in results}, problems
-
-
-def last_name(body):
-    return body["metadata"]["name"]
 
 
 def report(name, *rounds, checks=(PASSED,)):
@@ -165,26 +171,25 @@ def test_of_nodes_that_have_passed_only_a_replaced_one_is_tested_again():
     assert list(cluster.pods.values()) == ["b"]
 
 
-def with_slow_node():
-    return {
-        "a": report("a", PairMeasurement("b", FAST, 356.0), PairMeasurement("c", SLOW, 90.0)),
-        "b": report("b", PairMeasurement("a", FAST, 356.0), PairMeasurement("c", SLOW, 90.0)),
-        "c": report("c", PairMeasurement("a", SLOW, 90.0), PairMeasurement("b", SLOW, 90.0)),
-    }
+WITH_SLOW_NODE = {
+    "a": report("a", PairMeasurement("b", FAST, 356.0), PairMeasurement("c", SLOW, 90.0)),
+    "b": report("b", PairMeasurement("a", FAST, 356.0), PairMeasurement("c", SLOW, 90.0)),
+    "c": report("c", PairMeasurement("a", SLOW, 90.0), PairMeasurement("b", SLOW, 90.0)),
+}
 
 
 def test_a_failed_node_is_tainted_despite_conflicts_and_serving_goes_on_with_spares():
-    cluster = Cluster(reports=with_slow_node(), conflicts=2)
+    cluster = Cluster(reports=WITH_SLOW_NODE, conflicts=2)
     results, problems = cluster.lead()
     assert (cluster.tainted(), problems) == (["c"], [])
     assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
 
 
 def test_a_failed_node_prevents_serving_if_on_failure_is_hold_or_too_few_passed():
-    _, held = Cluster(reports=with_slow_node()).lead(replace(REQUEST, on_failure="hold"))
+    _, held = Cluster(reports=WITH_SLOW_NODE).lead(replace(REQUEST, on_failure="hold"))
     assert held[0].startswith("c failed (links: GPU 0")
     assert "onFailure is hold" in held[1]
-    _, too_few = Cluster(reports=with_slow_node()).lead(replace(REQUEST, needed=3))
+    _, too_few = Cluster(reports=WITH_SLOW_NODE).lead(replace(REQUEST, needed=3))
     assert too_few[1] == "2 of 3 nodes may serve, the models need 3"
 
 
@@ -196,22 +201,26 @@ def test_a_node_that_passes_loses_the_acceptance_taint_and_keeps_others():
     assert cluster.nodes["a"]["spec"]["taints"] == [other]
 
 
-def test_a_tool_missing_in_the_image_is_reported_and_taints_no_node():
-    missing = CheckResult("gpus", "no tool", "the image has no amd-smi")
-    cluster = Cluster(reports={name: report(name, checks=(missing,)) for name in "abc"})
-    with pytest.raises(KitError, match=r"vllm:v1: the image has no amd-smi\. Nothing was judged"):
-        cluster.lead()
-    assert cluster.tainted() == []
-    assert len(cluster.deleted) == 3
+NO_TOOL = CheckResult("gpus", "no tool", "the image has no amd-smi")
+NO_MANIFEST = {"waiting": {"reason": "ImagePullBackOff", "message": "no such manifest"}}
+UNPULLED = {"phase": "Pending", "containerStatuses": [{"state": NO_MANIFEST}]}
 
 
-def test_an_image_that_cannot_be_pulled_is_reported_and_taints_no_node():
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such manifest"}}
-    states = {name: {"phase": "Pending", "containerStatuses": [{"state": waiting}]} for name in "abc"}
-    cluster = Cluster(states=states)
-    with pytest.raises(KitError, match="can't be pulled on a: no such manifest"):
+@pytest.mark.parametrize(
+    ("cluster", "told"),
+    [
+        (
+            Cluster(reports={name: report(name, checks=(NO_TOOL,)) for name in "abc"}),
+            r"vllm:v1: the image has no amd-smi\. Nothing was judged",
+        ),
+        (Cluster(states=dict.fromkeys("abc", UNPULLED)), "can't be pulled on a: no such manifest"),
+    ],
+    ids=["tool missing", "not pulled"],
+)
+def test_a_lacking_image_is_reported_in_time_and_taints_no_node(cluster, told):
+    with pytest.raises(KitError, match=told):
         cluster.lead()
-    assert cluster.tainted() == []
+    assert (cluster.tainted(), len(cluster.deleted)) == ([], 3)
     assert cluster.now_s <= REQUEST.start_limit_s + 2
 
 
@@ -225,19 +234,19 @@ def test_a_node_whose_gpus_are_in_use_is_not_tested():
     assert results["c"].verdict == "not tested"
 
 
+ENDED = {"state": {"terminated": {"message": "first\nno memory\n"}}}
+
+
 @pytest.mark.parametrize(
     ("states", "reason"),
     [
         ({}, "its pod did not report in time"),
-        (
-            {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"message": "first\nno memory\n"}}}]},
-            "its pod ended: no memory",
-        ),
+        ({"c": {"phase": "Failed", "containerStatuses": [ENDED]}}, "its pod ended: no memory"),
     ],
     ids=["silent", "failed"],
 )
 def test_a_node_whose_test_pod_fails_or_does_not_report_in_time_fails_acceptance(states, reason):
-    cluster = Cluster(reports=sound("ab"), states={"c": states} if states else {})
+    cluster = Cluster(reports=sound("ab"), states=states)
     results, _ = cluster.lead()
     assert (results["c"].reason, cluster.tainted()) == (reason, ["c"])
 
@@ -278,47 +287,17 @@ def test_a_hardware_acceptance_request_is_read_from_its_file():
     assert request_from_json(text) == REQUEST
 
 
-BINDINGS = (
-    "namespaces/llmd-oke-acceptance/rolebindings/acceptance-mi300x-1a2b",
-    "clusterrolebindings/llmd-oke-acceptance-mi300x-1a2b",
-)
-
-
-class ClusterWithBindings(Cluster):
-    """A cluster that notes what is asked of bindings, and may refuse to tell nodes."""
-
-    refusal: KitError | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.asked: list[Any] = []
-
-    def items(self, path):
-        if self.refusal is not None:
-            raise self.refusal
-        return super().items(path)
-
-    def ask(self, method, path, body=None, kind="application/json"):
-        if "bindings/" not in path:
-            return super().ask(method, path, body, kind)
-        self.asked.append((method, path.partition("v1/")[2], body))
-        return {}
-
-    def judge(self, request=REQUEST):
-        return judge(AcceptanceRun(request, self, "acceptance-mi300x-1a2b", "uid", self.pause, lambda: self.now_s))
-
-
 def test_an_acceptance_jobs_service_account_loses_its_role_bindings_however_it_ends():
-    passed = ClusterWithBindings(reports=sound())
-    assert passed.judge() == []
-    assert passed.asked == [("PATCH", path, {"subjects": None}) for path in BINDINGS]
-    deleted = [("DELETE", path, None) for path in BINDINGS]
+    bindings = ("namespaces/llmd-oke-acceptance/rolebindings/job", "clusterrolebindings/llmd-oke-job")
+    passed = Cluster(reports=sound())
+    assert judge(passed.run()) == []
+    assert passed.bindings == [("PATCH", path, {"subjects": None}) for path in bindings]
+    deleted = [("DELETE", path, None) for path in bindings]
     faulty = report("c", checks=(CheckResult("gpus", "failed", "7 GPUs"),))
-    failed = ClusterWithBindings(reports={**sound(), "c": faulty})
-    assert failed.judge(replace(REQUEST, needed=3))[-1] == "2 of 3 nodes may serve, the models need 3"
-    assert failed.asked == deleted
-    without_verdict = ClusterWithBindings()
-    without_verdict.refusal = KitError("The API server does not answer.")
+    failed = Cluster(reports={**sound(), "c": faulty})
+    assert judge(failed.run(replace(REQUEST, needed=3)))[-1] == "2 of 3 nodes may serve, the models need 3"
+    assert failed.bindings == deleted
+    without_verdict = Cluster(refusal=KitError("The API server does not answer."))
     with pytest.raises(KitError, match="does not answer"):
-        without_verdict.judge()
-    assert without_verdict.asked == deleted
+        judge(without_verdict.run())
+    assert without_verdict.bindings == deleted
