@@ -6,17 +6,24 @@ from contextlib import asynccontextmanager
 from ssl import SSLContext
 
 from llmd_bench.load.completions import CompletionsTarget
+from llmd_bench.load.generator import GeneratedLoad, run_load
+from llmd_bench.load.records import RequestRecord
+from llmd_bench.load.workload import ClosedLoop, LoadShape, PromptSource
 
 TOKEN = b'data: {"choices":[{"text":" tok"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
+ONE_USER = ClosedLoop(1)
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def chunk(payload: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+WHOLE = HEAD + chunk(TOKEN) + chunk(DONE) + LAST
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
@@ -60,3 +67,11 @@ async def serving(talk: Talk, ssl: SSLContext | None = None) -> AsyncGenerator[C
         server.close()
         for writer in writers:
             writer.close()
+
+
+async def send(
+    target: CompletionsTarget, requests: int = 1, shape: LoadShape = ONE_USER, *, request_timeout_s: float = 10
+) -> list[RequestRecord]:
+    """The records of requests for one token each."""
+    load = GeneratedLoad(requests, shape, PromptSource(8, 0, "test"), 1, request_timeout_s=request_timeout_s)
+    return await run_load(target, load, limit_s=10)

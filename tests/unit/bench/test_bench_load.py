@@ -22,8 +22,9 @@ async def only(deployment, answer: Answer, **changes):
     return record
 
 
-async def test_every_request_has_a_record_with_the_servers_counts_and_ascending_times(deployment):
-    records = await run_load(deployment.target, load(), limit_s=20)
+@pytest.mark.parametrize("api", ["completions", "chat"])
+async def test_every_request_has_a_record_with_the_servers_counts_and_ascending_times(deployment, api):
+    records = await run_load(CompletionsTarget(deployment.url, "m", api=api), load(), limit_s=20)
     assert sorted(record.index for record in records) == list(range(6))
     assert all(record.succeeded and record.counted_by_server for record in records)
     counts = {(record.input_tokens, record.output_tokens, len(record.event_times_s)) for record in records}
@@ -45,13 +46,6 @@ async def test_requests_ask_for_an_exact_length_and_a_stream_with_usage(deployme
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-
-
-async def test_chat_completions_are_measured_like_completions(deployment):
-    target = CompletionsTarget(deployment.url, "m", api="chat")
-    (record,) = await run_load(target, load(1), limit_s=20)
-    assert record.succeeded
-    assert len(record.event_times_s) == 5
 
 
 async def test_the_path_of_a_proxy_url_precedes_the_path_of_the_completions_api(deployment):
@@ -126,19 +120,16 @@ async def test_an_open_loop_sends_requests_without_waiting_for_responses(deploym
     assert [record.failure for record in records] == [None] * 4
 
 
-async def test_waiting_for_a_model_ends_with_a_successful_completion_of_one_token(deployment):
-    await wait_for_answer(deployment.target, limit_s=20)
-    assert [body["max_tokens"] for body in deployment.requests] == [1]
-
-
 NO_SUCH_MODEL = Answer(status=404, error='{"message": "The model `m` does not exist.", "type": "NotFoundError"}')
 
 
 @pytest.mark.parametrize(("refusal", "times"), [(Answer(status=503), 3), (NO_SUCH_MODEL, 9)], ids=["503", "another's"])
-async def test_waiting_for_a_model_goes_on_while_it_is_busy_or_a_gateway_routes_to_another(deployment, refusal, times):
+async def test_a_model_is_asked_for_one_token_until_it_is_not_busy_and_a_gateway_routes_to_it(
+    deployment, refusal, times
+):
     deployment.script = lambda number: refusal if number < times else Answer()
     await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
-    assert len(deployment.requests) == times + 1
+    assert [body["max_tokens"] for body in deployment.requests] == [1] * (times + 1)
 
 
 async def test_waiting_for_a_model_ends_after_the_limit_with_the_last_response(deployment):

@@ -53,15 +53,21 @@ async def test_load_processes_of_a_stage_follow_one_schedule_of_arrivals(deploym
     assert due == pytest.approx([at for at, _ in zip(arrivals_s(shape), range(8), strict=False)], abs=1e-6)
 
 
-async def test_each_of_two_load_generators_sends_every_second_request_of_a_stage(deployment):
-    parts = [StageConditions(share=Share(index, 2)) for index in (0, 1)]
-    results = [await run(deployment, LoadStage(ConstantRate(500), requests=5), conditions=part) for part in parts]
-    assert [[record.index for record in result.records] for (result,) in results] == [[0, 2, 4], [1, 3]]
+@pytest.mark.parametrize(
+    ("shape", "indexes"), [(ConstantRate(500), [[0, 2, 4], [1, 3]]), (ClosedLoop(2), [[0, 2, 4], [1, 3], []])]
+)
+async def test_each_load_generator_sends_its_share_of_requests_or_users(deployment, shape, indexes):
+    parts = [StageConditions(share=Share(index, len(indexes))) for index in range(len(indexes))]
+    results = [await run(deployment, LoadStage(shape, requests=5), conditions=part) for part in parts]
+    assert [[record.index for record in result.records] for (result,) in results] == indexes
+    assert [(result.planned, result.shortfall) for (result,) in results] == [(len(own), None) for own in indexes]
 
 
-async def test_an_open_loop_may_end_after_a_duration(deployment):
+async def test_an_open_loop_of_a_duration_has_a_known_number_of_requests_unless_very_long(deployment):
     (result,) = await run(deployment, LoadStage(ConstantRate(100), duration_s=0.1))
     assert (len(result.records), result.planned) == (10, 10)
+    (long,) = await run(deployment, LoadStage(ConstantRate(10), duration_s=1e9), limit_s=0.3)
+    assert long.planned is None
 
 
 async def test_stages_of_a_sweep_have_different_prompts(deployment):
@@ -78,9 +84,8 @@ async def test_a_trace_gives_times_and_lengths_of_requests(deployment):
 
 
 async def test_a_load_stages_times_are_divided_by_the_time_scale(deployment):
-    (result,) = await run(
-        deployment, LoadStage(ConstantRate(10), requests=3), conditions=StageConditions(time_scale=0.1)
-    )
+    tenfold = StageConditions(time_scale=0.1)
+    (result,) = await run(deployment, LoadStage(ConstantRate(10), requests=3), conditions=tenfold)
     assert [record.due_s for record in result.records] == pytest.approx([0, 0.1, 0.2])
 
 
@@ -232,31 +237,25 @@ async def test_a_load_with_more_processes_than_users_still_sends_every_request(d
     assert [record.index for record in result.records][:least] == list(range(least))
 
 
-async def test_load_generators_compute_their_shares_of_a_closed_loops_users(deployment):
-    parts = [StageConditions(share=Share(index, 3)) for index in range(3)]
-    results = [await run(deployment, LoadStage(ClosedLoop(2), requests=5), conditions=part) for part in parts]
-    assert [(result.planned, result.shortfall) for (result,) in results] == [(3, None), (2, None), (0, None)]
-
-
-async def test_a_load_stage_reports_the_number_of_requests_unsent_within_the_time_limit(deployment):
-    deployment.script = lambda number: Answer(hang=number > 0)
-    (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=5), limit_s=0.5)
-    assert result.shortfall == "3 of 5 requests were not sent within the time limit"
-
-
 @pytest.mark.parametrize(
     ("stage", "options", "shortfall"),
     [
         (LoadStage(ClosedLoop(1), duration_s=60), {"limit_s": 0.3}, "the time limit came before its end"),
+        (
+            LoadStage(ClosedLoop(1), requests=7),
+            {"limit_s": 0.5},
+            "3 of 7 requests were not sent within the time limit",
+        ),
         (
             LoadStage(ConstantRate(100), requests=3),
             {"conditions": StageConditions(trim=Trim(warmup_s=60))},
             "nothing was sent in what counts (without the first 60 s)",
         ),
     ],
-    ids=["ended early", "nothing after the warm-up"],
+    ids=["ended early", "not all were sent", "nothing after the warm-up"],
 )
 async def test_an_incomplete_load_stage_is_reported_with_the_reason(deployment, stage, options, shortfall):
+    deployment.script = lambda number: Answer(hang=number > 2)
     (result,) = await run(deployment, stage, **options)
     assert result.shortfall == shortfall
 
@@ -275,10 +274,11 @@ async def test_a_load_stage_interrupted_before_its_start_has_no_records(deployme
 
 async def test_the_callback_for_request_records_gets_each_request_with_its_load_stage(deployment):
     told = []
-    stages = sweep(ClosedLoop, (1, 2), requests=2)
-    await run(
-        deployment, *stages, on_records=lambda stage, records: told.extend((stage, record.index) for record in records)
-    )
+
+    def on_records(stage, records):
+        told.extend((stage, record.index) for record in records)
+
+    await run(deployment, *sweep(ClosedLoop, (1, 2), requests=2), on_records=on_records)
     assert sorted(told) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
@@ -298,13 +298,6 @@ async def test_the_last_progress_report_of_a_load_stage_counts_all_requests(depl
     assert last.offered_requests_per_s == 100
 
 
-def told(moment_s):
-    async def tell():
-        return moment_s
-
-    return tell
-
-
 async def test_the_common_start_time_is_requested_once_all_load_processes_are_ready(deployment, monkeypatch):
     gate, asked = Gate(), []
     work = processes.work
@@ -321,7 +314,11 @@ async def test_the_common_start_time_is_requested_once_all_load_processes_are_re
 
 async def test_a_load_begins_at_the_requested_start_time_and_its_time_limit_with_it(deployment):
     start_s = time.time() + 2
-    together = StageConditions(start_at=told(start_s))
+
+    async def tell():
+        return start_s
+
+    together = StageConditions(start_at=tell)
     (result,) = await run(deployment, LoadStage(ClosedLoop(1), requests=1), conditions=together, limit_s=1.5)
     assert result.started.timestamp() == pytest.approx(start_s, abs=0.1)
     assert [record.succeeded for record in result.records] == [True]
@@ -338,11 +335,6 @@ async def test_a_load_generator_that_lags_starts_no_request_after_the_time_limit
     (result,) = await run(deployment, LoadStage(ConstantRate(10_000), duration_s=0.4), limit_s=0.5)
     assert result.planned == 4000
     assert max(record.started_s for record in result.records) < 1
-
-
-async def test_the_number_of_requests_of_a_load_of_very_long_duration_is_unknown(deployment):
-    (result,) = await run(deployment, LoadStage(ConstantRate(10), duration_s=1e9), limit_s=0.3)
-    assert result.planned is None
 
 
 async def test_a_rate_beyond_what_a_process_can_send_is_refused(deployment):

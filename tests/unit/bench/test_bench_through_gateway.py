@@ -10,18 +10,15 @@ import pytest
 from certificates_for_tests import certificate, private_key
 from llmd_bench.load import connections
 from llmd_bench.load.completions import CompletionsTarget
-from llmd_bench.load.generator import GeneratedLoad, run_load
 from llmd_bench.load.records import Failure, RequestRecord
-from llmd_bench.load.workload import ClosedLoop, PromptSource
 from llmd_oke.cli import bench
 from llmd_oke.operations import cluster_access
 from llmd_oke.operations.cluster_access import ClusterAccess
 from llmd_oke.planning import Plan
-from raw_server import DONE, HEAD, LAST, TOKEN, chunk, read_request, serving
+from raw_server import WHOLE, read_request, send, serving
 from stack_files import model, plan
 
 HOST = "llm.example.com"
-WHOLE = HEAD + chunk(TOKEN) + chunk(DONE) + LAST
 IN_TIME = datetime.now(UTC) + timedelta(days=30)
 
 
@@ -88,7 +85,7 @@ async def sent(monkeypatch: pytest.MonkeyPatch, stack: Plan, door: Door, authori
         options = bench.TargetOptions(certificates=authority, through_gateway=True)
         way = bench._gateway_way(options)(access, stack, stack.models[0])
         target = CompletionsTarget(way.url, "m", dict(way.headers), way.verify)
-        (record,) = await run_load(target, GeneratedLoad(1, ClosedLoop(1), PromptSource(8, 0, "test"), 1), limit_s=10)
+        (record,) = await send(target)
     return record
 
 
