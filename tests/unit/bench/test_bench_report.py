@@ -7,9 +7,12 @@ import pytest
 import yaml
 from fake_deployment import Answer, measured
 from llmd_base.row import Basis
+from llmd_bench.load.records import read_lines
+from llmd_bench.readers import read
 from llmd_bench.report import build_report, summarize_result, to_yaml
 from llmd_bench.report_format import BenchmarkReport
-from llmd_bench.reports import BenchmarkReportV01, store
+from llmd_bench.reports import REPORT_FILE, REPORT_FILE_V01, BenchmarkReportV01, StoredReport, store, to_v01
+from llmd_bench.rows import smoke_row, split_copies
 from llmd_bench.smoke import SmokeResult, smoke
 from llmd_bench.smoke_request import Check, SmokeLimits
 from llmd_bench.tables import checks_table, render
@@ -17,6 +20,7 @@ from llmd_oke.values import read_yaml
 from pydantic import ValidationError
 from rich.console import Console, ConsoleRenderable
 
+FACTS = {"config_hash": "3f9a01c2", "price_usd_per_hour": 24.0}
 GUIDE = Path(__file__).parent / "data/published-guide-report-v0.1.yaml"
 
 
@@ -39,7 +43,7 @@ def result() -> SmokeResult:
         basis=Basis.CALIBRATED,
         simulated=("vLLM",),
         time_scale=0.1,
-        facts={"cost_usd_per_hour": 24.0},
+        facts=FACTS,
         headers={"authorization": "Bearer s3cret"},
     )
 
@@ -84,7 +88,7 @@ def test_a_benchmark_report_has_the_remote_prefill_share_and_its_counters(report
     assert facts["remote_prefill"]["share"] == 1
     counter = facts["remote_prefill"]["counters"]["prefill prompt tokens"]
     assert counter["after"] - counter["before"] == counter["change"] == 8 * 64
-    assert facts["facts"] == {"cost_usd_per_hour": 24.0}
+    assert facts["facts"] == FACTS
 
 
 def test_benchmark_reports_give_equal_loads_one_id_and_each_server_role_its_own(result):
@@ -112,18 +116,22 @@ def test_a_document_that_violates_the_format_of_benchmark_reports_is_refused(con
         BenchmarkReport.model_validate(yaml.safe_load(content))
 
 
-def test_the_link_latest_leads_to_the_newest_stored_benchmark(result, tmp_path):
+@pytest.fixture(scope="module")
+def stored(result: SmokeResult, tmp_path_factory: pytest.TempPathFactory) -> StoredReport:
+    """The second of two stored results of one stack."""
+    folder = tmp_path_factory.mktemp("reports")
     early, late = (datetime(2026, 3, day, 12, tzinfo=UTC) for day in (1, 2))
-    store(result, tmp_path, "dev", model="gpt-oss-120b", started=early)
-    stored = store(result, tmp_path, "dev", model="gpt-oss-120b", started=late)
-    assert stored.folder == tmp_path / "dev" / "20260302T120000Z"
-    assert (tmp_path / "dev/latest").resolve() == stored.folder
+    store(result, folder, "dev", model="gpt-oss-120b", started=early)
+    return store(result, folder, "dev", model="gpt-oss-120b", started=late)
+
+
+def test_the_link_latest_leads_to_the_newest_stored_benchmark(result, stored):
+    dev = stored.folder.parent
+    assert (dev.name, stored.folder.name) == ("dev", "20260302T120000Z")
+    assert (dev / "latest").resolve() == stored.folder
     assert stored.report.name == "benchmark_report_v0.2,_smoke.yaml"
     assert read_yaml(stored.report)["run"]["uid"] == result.run
-    assert json.loads(stored.summary.read_text())["passed"] is True
-    lines = [json.loads(line) for line in stored.requests.read_text().splitlines()]
-    assert [line["index"] for line in lines] == list(range(8))
-    assert {path.name for path in (tmp_path / "dev").iterdir()} == {"20260301T120000Z", "20260302T120000Z", "latest"}
+    assert {path.name for path in dev.iterdir()} == {"20260301T120000Z", "20260302T120000Z", "latest"}
 
 
 def test_benchmarks_of_one_stacks_models_are_stored_in_one_folder(result, tmp_path):
@@ -131,16 +139,59 @@ def test_benchmarks_of_one_stacks_models_are_stored_in_one_folder(result, tmp_pa
     assert folders[0].parent == folders[1].parent == (tmp_path / "dev/latest").resolve()
 
 
-def test_no_file_of_a_stored_benchmark_contains_the_clients_credential(result, tmp_path):
-    stored = store(result, tmp_path, "dev", model="gpt-oss-120b")
+def test_no_file_of_a_stored_benchmark_contains_the_clients_credential(result, stored):
     assert not [path for path in stored.folder.iterdir() if "s3cret" in path.read_text()]
     assert "s3cret" not in repr(result)
 
 
-def test_a_benchmark_summary_is_plain_json(result):
+def test_a_stored_benchmarks_summary_is_plain_json(result, stored):
     summary = summarize_result(result)
-    assert json.loads(json.dumps(summary)) == summary
+    assert json.loads(stored.summary.read_text()) == summary
+    assert summary["passed"] is True
     assert set(summary["performance"]["ttft_ms"]) == {"mean", "p50", "p90", "p95", "p99", "max"}
+
+
+def test_both_versions_of_a_stored_benchmark_report_are_read_as_the_same_row(stored):
+    new, old = (read(stored.folder / name).rows[0] for name in (REPORT_FILE, REPORT_FILE_V01))
+    own = {"origin", "image", "duration_s"}
+    assert new.model_dump(exclude=own) == old.model_dump(exclude=own)
+    assert new.duration_s == pytest.approx(old.duration_s)
+    older = read_yaml(stored.folder / REPORT_FILE_V01)
+    assert (older["version"], BenchmarkReportV01.model_validate(older).metrics.requests.total) == ("0.1", 8)
+
+
+def test_the_stored_row_of_a_benchmark_has_the_figures_of_its_report(result, stored):
+    (row,) = read(stored.folder).rows
+    (reported,) = read(stored.folder / REPORT_FILE).rows
+    assert row == smoke_row(result, model="gpt-oss-120b")
+    assert (row.ttft_ms, row.topology, row.gpus_counted) == (reported.ttft_ms, "2p-tp1-1d-tp2", 4)
+    assert (row.basis, row.origin.config_hash, row.price_usd_per_hour) == (Basis.CALIBRATED, "3f9a01c2", 24)
+    assert reported.origin.config_hash == "3f9a01c2"
+
+
+def test_a_report_of_version_0_1_lists_servers_one_by_one_and_a_known_load_generator(result):
+    scenario = to_v01(build_report(result)).scenario
+    assert scenario["host"]["type"] == ["prefill", "prefill", "decode"]
+    assert [item["count"] for item in scenario["host"]["accelerator"]] == [1, 1, 2]
+    assert len(scenario["platform"]["engine"]) == 3
+    assert (scenario["load"]["name"], scenario["load"]["metadata"]["tool"]) == ("nop", "llmd-oke")
+
+
+def test_requests_of_a_benchmark_are_stored_with_the_time_of_each_stream_event(result, stored):
+    kept = read_lines(stored.requests.read_text().splitlines())
+    assert [record.index for _, record in kept] == list(range(8))
+    assert [len(record.event_times_s) for _, record in kept] == [len(item.event_times_s) for item in result.records]
+
+
+def test_a_report_without_request_performance_cannot_be_converted_to_version_0_1(result):
+    report = build_report(result)
+    nothing = report.results.model_copy(update={"request_performance": None})
+    assert to_v01(report.model_copy(update={"results": nothing})) is None
+
+
+def test_the_number_of_copies_is_parsed_from_a_topologys_name():
+    assert split_copies("agg-tp1-16r") == (1, "agg-tp1-16r")
+    assert split_copies("4 x 8p-tp1-4d-tp2") == (4, "8p-tp1-4d-tp2")
 
 
 def shown(content: ConsoleRenderable, width: int) -> str:
