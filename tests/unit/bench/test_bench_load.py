@@ -124,9 +124,7 @@ NO_SUCH_MODEL = Answer(status=404, error='{"message": "The model `m` does not ex
 
 
 @pytest.mark.parametrize(("refusal", "times"), [(Answer(status=503), 3), (NO_SUCH_MODEL, 9)], ids=["503", "another's"])
-async def test_a_model_is_asked_for_one_token_until_it_is_not_busy_and_a_gateway_routes_to_it(
-    deployment, refusal, times
-):
+async def test_a_model_is_asked_for_one_token_until_it_is_free_and_a_gateway_routes_to_it(deployment, refusal, times):
     deployment.script = lambda number: refusal if number < times else Answer()
     await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
     assert [body["max_tokens"] for body in deployment.requests] == [1] * (times + 1)

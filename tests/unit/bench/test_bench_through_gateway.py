@@ -89,9 +89,7 @@ async def sent(monkeypatch: pytest.MonkeyPatch, stack: Plan, door: Door, authori
     return record
 
 
-async def test_a_benchmark_calls_the_gateway_by_its_host_name_over_verified_tls(
-    monkeypatch: pytest.MonkeyPatch, stack: Plan, tmp_path: Path
-):
+async def test_a_benchmark_calls_the_gateway_by_its_host_name_over_verified_tls(monkeypatch, stack, tmp_path):
     door = Door(tmp_path, HOST, IN_TIME)
     record = await sent(monkeypatch, stack, door, door.authority)
     assert record.succeeded
@@ -111,7 +109,7 @@ async def test_a_benchmark_calls_the_gateway_by_its_host_name_over_verified_tls(
     ids=["expired", "not yet valid", "another host", "an authority that was not given"],
 )
 async def test_an_unusable_certificate_is_reported_with_an_explanation(
-    monkeypatch: pytest.MonkeyPatch, stack: Plan, tmp_path: Path, host: str, end: datetime, given: bool, words: str
+    monkeypatch, stack, tmp_path, host, end, given, words
 ):
     door = Door(tmp_path, host, end)
     record = await sent(monkeypatch, stack, door, door.authority if given else None)

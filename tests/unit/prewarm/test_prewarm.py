@@ -30,14 +30,14 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_model_is_stored_in_the_layout_of_hugging_faces_cache_with_progress_shown(hub: Hub, tmp_path: Path, capfd):
+def test_a_model_is_stored_in_the_layout_of_hugging_faces_cache_with_progress_shown(hub, tmp_path, capfd):
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
     assert (tmp_path / "hub/models--owner--model/refs/main").read_text() == COMMIT
     assert "(100 %)" in capfd.readouterr().out
 
 
-def test_pre_warming_downloads_only_what_the_cache_lacks_and_else_sends_no_request(hub: Hub, tmp_path: Path):
+def test_pre_warming_downloads_only_what_the_cache_lacks_and_else_sends_no_request(hub, tmp_path):
     run(tmp_path)
     hub.requests.clear()
     assert run(tmp_path) == 0
@@ -48,7 +48,7 @@ def test_pre_warming_downloads_only_what_the_cache_lacks_and_else_sends_no_reque
     assert len(hub.asked_for("/resolve/")) == 1
 
 
-def test_an_interrupted_download_is_resumed_and_leaves_no_unfinished_file(hub: Hub, tmp_path: Path):
+def test_an_interrupted_download_is_resumed_and_leaves_no_unfinished_file(hub, tmp_path):
     hub.broken["model-1.safetensors"] = 4000
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
@@ -56,7 +56,7 @@ def test_an_interrupted_download_is_resumed_and_leaves_no_unfinished_file(hub: H
     assert not places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished.exists()
 
 
-def test_a_terminated_pre_warming_is_resumed(hub: Hub, tmp_path: Path):
+def test_a_terminated_pre_warming_is_resumed(hub, tmp_path):
     partial = places.CacheFolder(tmp_path, REPOSITORY, "main").unfinished / "model-1.safetensors"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(FILES["model-1.safetensors"][:1234])
@@ -64,27 +64,27 @@ def test_a_terminated_pre_warming_is_resumed(hub: Hub, tmp_path: Path):
     assert [asked[1] for asked in hub.asked_for("model-1")] == ["bytes=1234-"]
 
 
-def test_a_downloaded_file_with_wrong_content_is_downloaded_again(hub: Hub, tmp_path: Path):
+def test_a_downloaded_file_with_wrong_content_is_downloaded_again(hub, tmp_path):
     right = FILES["model-1.safetensors"]
     hub.wrong["model-1.safetensors"] = bytes(len(right))
     assert run(tmp_path) == 0
     assert files(snapshot(tmp_path)) == WANTED
 
 
-def test_pre_warming_waits_and_repeats_after_http_429_and_503(hub: Hub, tmp_path: Path):
+def test_pre_warming_waits_and_repeats_after_http_429_and_503(hub, tmp_path):
     hub.status[f"/api/models/{REPOSITORY}/tree/{COMMIT}"] = [429, 503]
     assert run(tmp_path) == 0
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "token"), (403, "license"), (404, "no such repository")])
-def test_a_refused_download_ends_pre_warming_at_once_with_its_cause(hub: Hub, tmp_path, capfd, status, hint):
+def test_a_refused_download_ends_pre_warming_at_once_with_its_cause(hub, tmp_path, capfd, status, hint):
     hub.status[f"/api/models/{REPOSITORY}/revision/main"] = [status]
     assert run(tmp_path) == 1
     assert hint in capfd.readouterr().err
     assert len(hub.requests) == 1
 
 
-def test_a_repository_of_another_commit_than_pinned_or_without_weights_is_refused(hub: Hub, tmp_path: Path, capfd):
+def test_a_repository_of_another_commit_than_pinned_or_without_weights_is_refused(hub, tmp_path, capfd):
     assert run(tmp_path, f"--revision={'d' * 40}") == 1
     assert f"it answers with commit {COMMIT}" in capfd.readouterr().err
     hub.files = {"config.json": b"{}"}
@@ -92,7 +92,7 @@ def test_a_repository_of_another_commit_than_pinned_or_without_weights_is_refuse
     assert "no weights" in capfd.readouterr().err
 
 
-def test_a_model_cache_without_enough_space_is_refused_before_any_download(hub: Hub, tmp_path, capfd, monkeypatch):
+def test_a_model_cache_without_enough_space_is_refused_before_any_download(hub, tmp_path, capfd, monkeypatch):
     full = os.statvfs_result((1, 1, 100, 1, 1, 1, 1, 1, 0, 255))
     monkeypatch.setattr(transfer.os, "statvfs", lambda path: full)
     assert run(tmp_path) == 1
@@ -100,9 +100,7 @@ def test_a_model_cache_without_enough_space_is_refused_before_any_download(hub: 
     assert hub.asked_for("/resolve/") == []
 
 
-def test_a_hugging_face_token_is_sent_without_line_break_and_to_no_redirects_host(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_hugging_face_token_is_sent_without_line_break_and_to_no_redirects_host(hub, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
     assert run(tmp_path) == 0
     assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
@@ -140,20 +138,20 @@ def from_bucket(cache: Path, *arguments: str) -> int:
     return run(cache, "--source=object-storage", *arguments)
 
 
-def test_an_object_uploaded_in_parts_is_verified_by_the_md5_of_its_parts(bucket: Hub, tmp_path: Path, capfd):
+def test_an_object_uploaded_in_parts_is_verified_by_the_md5_of_its_parts(bucket, tmp_path, capfd):
     assert from_bucket(tmp_path) == 0
     assert "all 2 files have the announced checksums (1 by md5, 1 by md5-of-parts)" in capfd.readouterr().out
     assert [file.read_bytes() for file in tmp_path.rglob(LARGE)] == [bucket.files[LARGE]]
 
 
-def test_a_resumed_multi_part_object_with_wrong_content_is_downloaded_again(bucket: Hub, tmp_path: Path):
+def test_a_resumed_multi_part_object_with_wrong_content_is_downloaded_again(bucket, tmp_path):
     bucket.broken[LARGE] = 1000
     bucket.wrong[LARGE] = bytes(len(bucket.files[LARGE]))
     assert from_bucket(tmp_path) == 0
     assert [file.read_bytes() for file in tmp_path.rglob(LARGE)] == [bucket.files[LARGE]]
 
 
-def test_bucket_objects_that_cannot_be_verified_are_counted_and_not_kept(bucket: Hub, tmp_path: Path, capfd):
+def test_bucket_objects_that_cannot_be_verified_are_counted_and_not_kept(bucket, tmp_path, capfd):
     bucket.part_bytes = {LARGE: 2**20 - 7, "config.json": 1}
     assert from_bucket(tmp_path) == 1
     told = capfd.readouterr().err
@@ -163,7 +161,7 @@ def test_bucket_objects_that_cannot_be_verified_are_counted_and_not_kept(bucket:
     assert len(bucket.asked_for(LARGE)) == 1
 
 
-def test_bucket_files_without_a_checksum_are_refused_before_they_are_downloaded(bucket: Hub, tmp_path: Path, capfd):
+def test_bucket_files_without_a_checksum_are_refused_before_they_are_downloaded(bucket, tmp_path, capfd):
     bucket.unlisted = {LARGE}
     assert from_bucket(tmp_path) == 1
     assert "1 of 2 files can't be verified, because they have no checksum: model.safetensors" in capfd.readouterr().err
@@ -171,9 +169,7 @@ def test_bucket_files_without_a_checksum_are_refused_before_they_are_downloaded(
 
 
 @pytest.mark.parametrize("header", ["opc-content-sha256", "opc-multipart-md5", "Content-MD5"])
-def test_a_checksum_that_a_bucket_listing_lacks_is_read_from_the_objects_headers(
-    bucket: Hub, tmp_path: Path, header: str
-):
+def test_a_checksum_that_a_bucket_listing_lacks_is_read_from_the_objects_headers(bucket, tmp_path, header):
     content = bucket.files[LARGE]
     checksums = {
         "opc-content-sha256": base64.b64encode(hashlib.sha256(content).digest()).decode(),
@@ -190,7 +186,7 @@ def with_sums(bucket: Hub, *paths: str) -> None:
     bucket.files["SHA256SUMS"] = "\n".join(lines).encode()
 
 
-def test_a_checksum_file_verifies_objects_with_any_part_size_if_it_lists_them(bucket: Hub, tmp_path: Path, capfd):
+def test_a_checksum_file_verifies_objects_with_any_part_size_if_it_lists_them(bucket, tmp_path, capfd):
     bucket.part_bytes = {LARGE: 2**20 - 7}
     with_sums(bucket, LARGE)
     assert from_bucket(tmp_path) == 1
@@ -201,7 +197,7 @@ def test_a_checksum_file_verifies_objects_with_any_part_size_if_it_lists_them(bu
     assert "all 2 files have the announced checksums (2 by sha256)" in capfd.readouterr().out
 
 
-def test_a_bucket_with_other_files_than_the_pinned_ones_is_refused(bucket: Hub, tmp_path: Path, capfd):
+def test_a_bucket_with_other_files_than_the_pinned_ones_is_refused(bucket, tmp_path, capfd):
     assert from_bucket(tmp_path / "first") == 0
     commit = (tmp_path / "first/hub/models--owner--model/refs/main").read_text()
     assert f"commit {commit}" in capfd.readouterr().out
@@ -218,7 +214,7 @@ def test_possible_part_sizes_of_an_upload_are_tried_from_128_mib_on():
     assert len(transfer.part_sizes(10**12, 2)) == transfer.MAX_PART_SIZES
 
 
-def test_pre_warming_from_a_bucket_without_its_secret_link_is_refused(tmp_path: Path, capfd):
+def test_pre_warming_from_a_bucket_without_its_secret_link_is_refused(tmp_path, capfd):
     assert run(tmp_path, "--source=object-storage") == 1
     assert "MODEL_SOURCE_URL" in capfd.readouterr().err
 
@@ -240,7 +236,7 @@ def test_urls_in_messages_have_no_password():
     assert web.without_secrets("https://user:planted@host/p/planted/n?planted") == "https://host/p/..."
 
 
-def test_of_two_pre_warming_programs_on_one_cache_only_one_downloads(hub: Hub, tmp_path: Path):
+def test_of_two_pre_warming_programs_on_one_cache_only_one_downloads(hub, tmp_path):
     place = places.CacheFolder(tmp_path, REPOSITORY, "main")
     source = web.Web()
     statuses = []
@@ -262,7 +258,7 @@ def test_of_two_pre_warming_programs_on_one_cache_only_one_downloads(hub: Hub, t
     assert not place.lock.exists()
 
 
-def test_the_lock_of_a_crashed_pre_warming_program_is_taken_over(hub: Hub, tmp_path: Path):
+def test_the_lock_of_a_crashed_pre_warming_program_is_taken_over(hub, tmp_path):
     lock = places.CacheFolder(tmp_path, REPOSITORY, "main").lock
     lock.parent.mkdir(parents=True)
     lock.write_text("dead")
@@ -271,7 +267,7 @@ def test_the_lock_of_a_crashed_pre_warming_program_is_taken_over(hub: Hub, tmp_p
     assert run(tmp_path) == 0
 
 
-def test_another_revision_of_a_model_is_recorded_separately_in_the_cache(hub: Hub, tmp_path: Path):
+def test_another_revision_of_a_model_is_recorded_separately_in_the_cache(hub, tmp_path):
     run(tmp_path)
     hub.requests.clear()
     assert run(tmp_path, "--revision=pinned") == 0
@@ -280,7 +276,7 @@ def test_another_revision_of_a_model_is_recorded_separately_in_the_cache(hub: Hu
     assert records == {"models--owner--model@main.json", "models--owner--model@pinned.json"}
 
 
-def test_pre_warming_runs_from_the_files_in_its_configmap_without_the_kit_installed(hub: Hub, tmp_path: Path):
+def test_pre_warming_runs_from_the_files_in_its_configmap_without_the_kit_installed(hub, tmp_path):
     """Run as in a pod: the files in a folder `prewarm`, and nothing of the kit importable."""
     folder = tmp_path / "prewarm"
     folder.mkdir()
@@ -308,9 +304,7 @@ def vocabularies(cache: Path) -> dict[str, bytes]:
     return files(cache / "encodings") if (cache / "encodings").is_dir() else {}
 
 
-def test_a_vocabulary_is_stored_beside_the_weights_even_if_they_exist_already(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_vocabulary_is_stored_beside_the_weights_even_if_they_exist_already(hub, tmp_path, monkeypatch):
     run(tmp_path)
     hub.requests.clear()
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -322,15 +316,13 @@ def test_a_vocabulary_is_stored_beside_the_weights_even_if_they_exist_already(
     assert len(hub.requests) == 1
 
 
-def test_a_tokenizer_vocabulary_of_another_digest_than_announced_is_refused(hub: Hub, tmp_path: Path, capfd):
+def test_a_tokenizer_vocabulary_of_another_digest_than_announced_is_refused(hub, tmp_path, capfd):
     assert with_vocabulary(hub, tmp_path, content=VOCABULARY[::-1]) == 1
     assert vocabularies(tmp_path) == {}
     assert "the content is not what was announced" in capfd.readouterr().err
 
 
-def test_a_vocabulary_in_a_bucket_is_downloaded_with_the_weights(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_vocabulary_in_a_bucket_is_downloaded_with_the_weights(hub, tmp_path, monkeypatch):
     monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
     assert with_vocabulary(hub, tmp_path, "--source=object-storage") == 0
     assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
@@ -343,7 +335,7 @@ def test_a_vocabulary_in_a_bucket_is_downloaded_with_the_weights(
     ["../../../../models--other--model/snapshots/x/w.safetensors", "/etc/cron.d/x", "a\\..\\b", "a\x00b", "a//b", ".."],
 )
 def test_a_listed_file_whose_name_leaves_the_cache_is_refused_before_any_write(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, name: str, capfd
+    hub, tmp_path, monkeypatch, source, name, capfd
 ):
     hub.files = {"model.safetensors": b"weights", name: b"evil"}
     monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o/")
@@ -352,7 +344,7 @@ def test_a_listed_file_whose_name_leaves_the_cache_is_refused_before_any_write(
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() in {b"evil", b"weights"}]
 
 
-def test_a_symbolic_link_in_the_model_cache_cannot_make_writes_leave_the_cache(hub: Hub, tmp_path: Path) -> None:
+def test_a_symbolic_link_in_the_model_cache_cannot_make_writes_leave_the_cache(hub, tmp_path):
     cache, outside = tmp_path / "cache", tmp_path / "outside"
     outside.mkdir()
     (cache / "hub").mkdir(parents=True)
@@ -361,7 +353,7 @@ def test_a_symbolic_link_in_the_model_cache_cannot_make_writes_leave_the_cache(h
     assert not list(outside.iterdir())
 
 
-def test_a_cache_in_hugging_faces_layout_keeps_its_links_to_blobs(hub: Hub, tmp_path: Path) -> None:
+def test_a_cache_in_hugging_faces_layout_keeps_its_links_to_blobs(hub, tmp_path):
     blob = tmp_path / "hub/models--owner--model/blobs/abc"
     blob.parent.mkdir(parents=True)
     blob.write_bytes(FILES["config.json"])
@@ -384,27 +376,27 @@ ENTRY = {"type": "file", "path": "model.safetensors", "size": 7, "oid": "x"}
     ],
 )
 def test_a_hugging_face_listing_with_an_invalid_size_or_a_file_twice_is_refused(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[dict[str, object]], said: str, capfd
+    hub, tmp_path, monkeypatch, entries, said, capfd
 ):
     monkeypatch.setattr(hub, "_tree", lambda: entries)
     assert run(tmp_path) == 1
     assert said in capfd.readouterr().err
 
 
-def test_two_models_download_a_vocabulary_to_different_unfinished_files(tmp_path: Path) -> None:
+def test_two_models_download_a_vocabulary_to_different_unfinished_files(tmp_path):
     models = [places.CacheFolder(tmp_path, name, "main") for name in ("owner/model", "owner/other")]
     assert models[0].unfinished != models[1].unfinished
 
 
 @pytest.mark.parametrize("commit", ["../../evil", "main", "c" * 39, ""])
-def test_a_repository_with_an_invalid_commit_is_refused(hub: Hub, tmp_path: Path, monkeypatch, commit: str, capfd):
+def test_a_repository_with_an_invalid_commit_is_refused(hub, tmp_path, monkeypatch, commit, capfd):
     monkeypatch.setattr("hub_for_tests.COMMIT", commit)
     assert run(tmp_path) == 1
     assert "is no commit" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("record", ["[]", '{"commit": "../../x", "files": {}}', '{"commit": 1, "files": {"../x": 1}}'])
-def test_a_cache_whose_record_lists_files_outside_of_it_is_not_complete(tmp_path: Path, record: str) -> None:
+def test_a_cache_whose_record_lists_files_outside_of_it_is_not_complete(tmp_path, record):
     place = places.CacheFolder(tmp_path, REPOSITORY, "main")
     places.write_whole(place.record, record)
     assert not place.is_complete()

@@ -31,7 +31,7 @@ def placed(cache: Path, name: str) -> Path:
     return cache / "adapters" / f"llama-adapters@{COMMIT}" / name
 
 
-def test_a_lora_adapter_is_stored_where_vllms_resolver_looks(hub: Hub, tmp_path: Path):
+def test_a_lora_adapter_is_stored_where_vllms_resolver_looks(hub, tmp_path):
     (tmp_path / "adapters.json").write_text(wanted("sql-1"))
     assert run(tmp_path, f"@{tmp_path / 'adapters.json'}") == 0
     base = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
@@ -40,7 +40,7 @@ def test_a_lora_adapter_is_stored_where_vllms_resolver_looks(hub: Hub, tmp_path:
     assert (placed(tmp_path, "sql-1") / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
 
 
-def test_pre_warming_downloads_an_added_adapter_and_none_that_is_stored_already(hub: Hub, tmp_path: Path):
+def test_pre_warming_downloads_an_added_adapter_and_none_that_is_stored_already(hub, tmp_path):
     run(tmp_path, wanted("sql-1"))
     hub.requests.clear()
     assert run(tmp_path, wanted("sql-1", "sql-2")) == 0
@@ -49,7 +49,7 @@ def test_pre_warming_downloads_an_added_adapter_and_none_that_is_stored_already(
     assert placed(tmp_path, "sql-2").is_dir()
 
 
-def test_a_model_cache_without_adapters_has_the_adapter_folder_that_vllm_needs(hub: Hub, tmp_path: Path):
+def test_a_model_cache_without_adapters_has_the_adapter_folder_that_vllm_needs(hub, tmp_path):
     assert run(tmp_path, wanted()) == 0
     assert placed(tmp_path, ".").is_dir()
 
@@ -71,5 +71,5 @@ def test_an_adapter_that_vllm_would_not_load_fails_pre_warming_with_the_reason(h
     assert not placed(tmp_path, "sql-1").exists()
 
 
-def test_an_adapter_name_that_leaves_the_folder_of_adapters_is_refused(hub: Hub, tmp_path: Path):
+def test_an_adapter_name_that_leaves_the_folder_of_adapters_is_refused(hub, tmp_path):
     assert run(tmp_path, wanted("../../hub")) == 1

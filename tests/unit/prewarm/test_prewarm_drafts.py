@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
+from hub_for_tests import COMMIT, FILES, REPOSITORY
 from llmd_pods.prewarm import __main__ as program
 
 
@@ -12,7 +11,7 @@ def run(cache: Path, *drafts: str) -> int:
     return program.main([f"--cache={cache}", f"--repository={REPOSITORY}", f"--revision={COMMIT}", *given])
 
 
-def test_a_draft_model_is_downloaded_beside_the_model_only_once(hub: Hub, tmp_path: Path):
+def test_a_draft_model_is_downloaded_beside_the_model_only_once(hub, tmp_path):
     assert run(tmp_path, f"{REPOSITORY}@main") == 0
     record = tmp_path / ".llmd-oke" / "models--owner--model@main.json"
     assert record.is_file()
@@ -23,8 +22,6 @@ def test_a_draft_model_is_downloaded_beside_the_model_only_once(hub: Hub, tmp_pa
     assert hub.requests == []
 
 
-def test_a_missing_repository_of_a_draft_model_is_an_error(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_missing_repository_of_a_draft_model_is_an_error(hub, tmp_path, capsys):
     assert run(tmp_path, f"owner/none@{COMMIT}") == 1
     assert "owner/none" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def run(folder: Path, hub: Hub, rights: tuple[str, ...], program: tuple[str, ...
     return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_root_owned_model_cache_is_given_to_the_user_who_can_then_write_to_it(folder: Path, hub: Hub):
+def test_a_root_owned_model_cache_is_given_to_the_user_who_can_then_write_to_it(folder, hub):
     assert "1 files and folders were given to user 65532" in run(folder, hub, CHOWN, OWNER).stdout
     filled = run(folder, hub, FILLS, PREWARM)
     assert filled.returncode == 0, filled.stderr
@@ -55,7 +55,7 @@ def test_a_root_owned_model_cache_is_given_to_the_user_who_can_then_write_to_it(
     assert int(read.stdout) > 0, read.stderr
 
 
-def test_a_model_cache_that_root_filled_can_be_filled_further_by_another_user(folder: Path, hub: Hub):
+def test_a_model_cache_that_root_filled_can_be_filled_further_by_another_user(folder, hub):
     assert run(folder, hub, BARE, (*PREWARM, "--revision=pinned")).returncode == 0
     (folder / "outside").write_text("root's")
     (folder / "cache" / "hub" / "link").symlink_to("../../outside")
@@ -65,19 +65,19 @@ def test_a_model_cache_that_root_filled_can_be_filled_further_by_another_user(fo
     assert (folder / "outside").stat().st_uid == 0
 
 
-def test_a_model_cache_that_the_user_cannot_write_to_is_reported_with_a_remedy(folder: Path, hub: Hub):
+def test_a_model_cache_that_the_user_cannot_write_to_is_reported_with_a_remedy(folder, hub):
     refused = run(folder, hub, FILLS, PREWARM)
     assert refused.returncode == 1
     assert "error user 65532 can't write to cache: its folder has to be this user's, or its export" in refused.stderr
 
 
-def test_an_owner_that_cannot_be_changed_does_not_stop_pre_warming(folder: Path, hub: Hub):
+def test_an_owner_that_cannot_be_changed_does_not_stop_pre_warming(folder, hub):
     left = run(folder, hub, BARE, OWNER)
     assert (left.returncode, left.stderr) == (0, "")
     assert "cache stays as it is, because its owner can't be changed" in left.stdout
 
 
-def test_the_owner_of_files_that_belong_to_the_user_is_not_changed(tmp_path: Path):
+def test_the_owner_of_files_that_belong_to_the_user_is_not_changed(tmp_path):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "file").write_text("weights")
     assert owner.give(tmp_path, os.getuid()) == 0

@@ -69,20 +69,20 @@ def load(environment: dict[str, str], temporary: Path) -> subprocess.CompletedPr
     )
 
 
-def test_openai_harmony_loads_the_pre_warmed_vocabulary_and_checks_its_digest(hub: Hub, tmp_path: Path):
+def test_openai_harmony_loads_the_pre_warmed_vocabulary_and_checks_its_digest(hub, tmp_path):
     done = load(variables(prewarmed(hub, tmp_path / "cache")), tmp_path)
     small = hashlib.sha256(VOCABULARY).hexdigest()
     assert f"hash mismatch: computed={small}, expected={FACTS.sha256}" in done.stderr
 
 
-def test_openai_harmony_without_its_variable_tries_to_download_the_vocabulary(hub: Hub, tmp_path: Path):
+def test_openai_harmony_without_its_variable_tries_to_download_the_vocabulary(hub, tmp_path):
     environment = variables(prewarmed(hub, tmp_path / "cache"))
     del environment[FACTS.variable]
     assert "error downloading or loading vocab file" in load(environment, tmp_path).stderr
 
 
 @pytest.mark.skipif("LLMD_OKE_VOCABULARY" not in os.environ, reason="LLMD_OKE_VOCABULARY names no o200k_base.tiktoken")
-def test_the_published_gpt_oss_vocabulary_loads_without_network_access(tmp_path: Path):
+def test_the_published_gpt_oss_vocabulary_loads_without_network_access(tmp_path):
     folder = tmp_path / "cache" / "encodings"
     folder.mkdir(parents=True)
     shutil.copy(os.environ["LLMD_OKE_VOCABULARY"], folder / FACTS.file)

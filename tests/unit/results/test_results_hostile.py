@@ -67,9 +67,7 @@ def written(tmp_path: Path, name: str, text: str | bytes) -> Path:
         ("half-note.jsonl", json.dumps({**ROW, "notes": ["m\ud800"]}), "notes.0: "),
     ],
 )
-def test_a_malicious_result_file_is_refused_quickly_with_an_explanation(
-    tmp_path: Path, name: str, text: str, sentence: str
-):
+def test_a_malicious_result_file_is_refused_quickly_with_an_explanation(tmp_path, name, text, sentence):
     started_s = time.monotonic()
     _, ended = compared(written(tmp_path, name, text))
     assert isinstance(ended, KitError)
@@ -77,7 +75,7 @@ def test_a_malicious_result_file_is_refused_quickly_with_an_explanation(
     assert time.monotonic() - started_s < 5
 
 
-def test_endless_files_and_rows_larger_than_the_size_limit_are_refused(monkeypatch: pytest.MonkeyPatch):
+def test_endless_files_and_rows_larger_than_the_size_limit_are_refused(monkeypatch):
     monkeypatch.setattr(files, "MAX_BYTES", 2**20)
     with pytest.raises(KitError, match="larger than 1 MiB"):
         files.read_text(Path("/dev/zero"))
@@ -86,7 +84,7 @@ def test_endless_files_and_rows_larger_than_the_size_limit_are_refused(monkeypat
     assert "larger than" in rejected.why
 
 
-def test_named_pipes_in_a_results_folder_are_ignored(tmp_path: Path):
+def test_named_pipes_in_a_results_folder_are_ignored(tmp_path):
     os.mkfifo(tmp_path / "rows.jsonl")
     assert not read(tmp_path).rows
 
@@ -101,7 +99,7 @@ def test_results_with_more_than_500_different_loads_are_refused():
 
 
 @pytest.mark.parametrize("times", ['["a", 1]', "[1, [2]]", "[NaN, 1]", "[1e400, 1]", '{"a": 1}', '"ab"', "7"])
-def test_invalid_token_times_of_a_stored_request_are_left_out(times: str):
+def test_invalid_token_times_of_a_stored_request_are_left_out(times):
     result = Latencies()
     result.add([f'{{"first_token_s": 1, "token_times_s": {times}}}', "[" * 100_000, '{"first_token_s": 1e400}'])
     assert (result.ttft_ms, result.itl_ms) == ([1000.0], [])
@@ -110,7 +108,7 @@ def test_invalid_token_times_of_a_stored_request_are_left_out(times: str):
 MARKUP = "[/x][bold red]m[/]"
 
 
-def test_model_names_in_result_files_cannot_inject_markup_into_terminal_tables(tmp_path: Path):
+def test_model_names_in_result_files_cannot_inject_markup_into_terminal_tables(tmp_path):
     path = written(tmp_path, "rows.jsonl", json.dumps({**ROW, "model": MARKUP, "topology": MARKUP}))
     shown, ended = compared(path)
     assert ended is None
@@ -136,7 +134,7 @@ def shown(value: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_shown_texts_cannot_contain_terminal_control_sequences(monkeypatch: pytest.MonkeyPatch, terminal: bool):
+def test_shown_texts_cannot_contain_terminal_control_sequences(monkeypatch, terminal):
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
     table = Table(title=OBEYED)
     table.add_row(OBEYED)
@@ -153,7 +151,7 @@ def test_shown_texts_cannot_contain_terminal_control_sequences(monkeypatch: pyte
 @pytest.mark.parametrize(
     "text", ["a|b", "a`b", "[a](javascript:x)", "![a](b)", "<script>", "**a**", "a\n# b", "a\\|b", "&lt;"]
 )
-def test_model_names_in_result_files_cannot_inject_markup_into_markdown(text: str):
+def test_model_names_in_result_files_cannot_inject_markup_into_markdown(text):
     escaped = plain(text)
     assert "\n" not in escaped
     assert "<" not in escaped
@@ -161,7 +159,7 @@ def test_model_names_in_result_files_cannot_inject_markup_into_markdown(text: st
     assert re.fullmatch(r"`[^`|\n]*`", code(text))
 
 
-def test_model_names_in_result_files_cannot_inject_markup_into_html_pages(tmp_path: Path):
+def test_model_names_in_result_files_cannot_inject_markup_into_html_pages(tmp_path):
     pytest.importorskip("matplotlib")
     evil = '"><script>alert(1)</script>$x$'
     path = written(tmp_path, "rows.jsonl", json.dumps({**ROW, "model": evil, "topology": evil}))
@@ -173,7 +171,7 @@ def test_model_names_in_result_files_cannot_inject_markup_into_html_pages(tmp_pa
     assert "alert(1)" in page.read_text()
 
 
-def test_a_stack_file_that_exhausts_the_yaml_parser_is_refused(tmp_path: Path):
+def test_a_stack_file_that_exhausts_the_yaml_parser_is_refused(tmp_path):
     for text in ("[" * 100_000, "- " * 100_000, "a: " * 100_000):
         with pytest.raises(KitError):
             yaml_files.read(written(tmp_path, "Pulumi.dev.yaml", text))

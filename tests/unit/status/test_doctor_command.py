@@ -1,11 +1,9 @@
 """`llmd-oke doctor`: a stack that runs, its archive, and the ways in which nothing can be seen."""
 
 import json
-from pathlib import Path
 
-import pytest
 from llmd_oke.cli.main import app
-from stack_cluster import NAMESPACE, Run, StackCluster, kubeconfig, pod
+from stack_cluster import NAMESPACE, kubeconfig, pod
 from test_support import log
 from typer.testing import CliRunner, Result
 
@@ -14,7 +12,7 @@ def doctor(*words: str) -> Result:
     return CliRunner().invoke(app, ["doctor", *words])
 
 
-def test_doctor_finds_no_fault_in_a_healthy_stack(run: Run, cluster: StackCluster):
+def test_doctor_finds_no_fault_in_a_healthy_stack(run, cluster):
     log(cluster, "INFO 11-23 02:00:00 started\n")
     result = run("doctor", "--json")
     document = json.loads(result.stdout)
@@ -23,7 +21,7 @@ def test_doctor_finds_no_fault_in_a_healthy_stack(run: Run, cluster: StackCluste
     assert "no known fault" in run("doctor").output
 
 
-def test_doctor_finds_faults_in_logs_events_states_and_metrics_of_a_running_stack(run: Run, cluster: StackCluster):
+def test_doctor_finds_faults_in_logs_events_states_and_metrics_of_a_running_stack(run, cluster):
     log(cluster, "fine\n")
     decode = cluster.pod("-decode-")
     name = decode["metadata"]["name"]
@@ -46,7 +44,7 @@ def test_doctor_finds_faults_in_logs_events_states_and_metrics_of_a_running_stac
     assert f"kubectl -n {NAMESPACE} logs {name} -c vllm" in screen
 
 
-def test_doctor_finds_the_same_faults_in_a_stacks_support_archive(run: Run, cluster: StackCluster, project: Path):
+def test_doctor_finds_the_same_faults_in_a_stacks_support_archive(run, cluster, project):
     log(cluster, 'NCCL WARN Missing "iommu=pt"\n')
     cluster.counters('vllm:nixl_num_failed_notifications_total{engine="0",model="a\\"b"} 2\n')
     file = project / "x.tar.gz"
@@ -60,7 +58,7 @@ def test_doctor_finds_the_same_faults_in_a_stacks_support_archive(run: Run, clus
     assert of_stack["programs"] == of_archive["programs"] > 0
 
 
-def test_doctor_reads_logs_of_unready_pods_in_other_namespaces(run: Run, cluster: StackCluster):
+def test_doctor_reads_logs_of_unready_pods_in_other_namespaces(run, cluster):
     log(cluster, "fine\n")
     plugin = pod("plugin-0", {}, {"plugin": ""})
     plugin["metadata"]["namespace"] = "kube-amd-gpu"
@@ -71,7 +69,7 @@ def test_doctor_reads_logs_of_unready_pods_in_other_namespaces(run: Run, cluster
     assert (finding["name"], finding["evidence"][0]["namespace"]) == ("gpu-plugin-finds-no-gpu", "kube-amd-gpu")
 
 
-def test_without_permission_on_all_events_doctor_reads_those_of_the_stacks_namespace(run: Run, cluster: StackCluster):
+def test_without_permission_on_all_events_doctor_reads_those_of_the_stacks_namespace(run, cluster):
     log(cluster, "fine\n")
     cluster.answers["/api/v1/events"] = 403, '{"message": "no"}'
     involved = {"kind": "ReplicaSet", "name": "r", "namespace": NAMESPACE}
@@ -81,14 +79,14 @@ def test_without_permission_on_all_events_doctor_reads_those_of_the_stacks_names
     assert finding["name"] == "pod-violates-security"
 
 
-def test_doctor_exits_with_2_if_the_cluster_does_not_answer(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+def test_doctor_exits_with_2_if_the_cluster_does_not_answer(run, project, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
     result = run("doctor", "--json")
     assert result.exit_code == 2
     assert "does not answer" in json.loads(result.stdout)["error"]
 
 
-def test_doctor_exits_with_2_if_there_is_nothing_to_examine(tmp_path: Path):
+def test_doctor_exits_with_2_if_there_is_nothing_to_examine(tmp_path):
     assert doctor().exit_code == doctor("--from", "/nowhere").exit_code == 2
     result = doctor("--from", str(tmp_path))
     assert (result.exit_code, "nothing was there to read" in result.output) == (2, True)

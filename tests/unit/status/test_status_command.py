@@ -2,8 +2,6 @@
 
 import json
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 import stack_files
@@ -26,7 +24,7 @@ def only_symptom(run: Run) -> dict[str, str]:
     return symptom
 
 
-def test_the_status_of_a_healthy_stack_fits_one_screen_without_colours(run: Run):
+def test_the_status_of_a_healthy_stack_fits_one_screen_without_colours(run):
     result = run("status")
     lines = result.stdout.splitlines()
     assert (result.exit_code, lines[1]) == (0, "healthy")
@@ -37,7 +35,7 @@ def test_the_status_of_a_healthy_stack_fits_one_screen_without_colours(run: Run)
         assert text in result.stdout
 
 
-def test_the_status_of_a_rehearsal_names_running_programs_instead_of_images(run: Run):
+def test_the_status_of_a_rehearsal_names_running_programs_instead_of_images(run):
     ran = ("--ran", "envoy=v1.39.0", "--ran", "epp=v0.10.0")
     screen = " ".join(run("status", *ran).stdout.split())
     assert "envoy v1.39.0 (not distroless-v1.40.0)" in screen
@@ -45,7 +43,7 @@ def test_the_status_of_a_rehearsal_names_running_programs_instead_of_images(run:
     assert json.loads(run("status", "--json", *ran).stdout)["ran"]["envoy"] == "v1.39.0"
 
 
-def test_a_node_that_is_not_ready_is_listed_first_with_its_reason(run: Run, cluster: StackCluster):
+def test_a_node_that_is_not_ready_is_listed_first_with_its_reason(run, cluster):
     told = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting"}
     cluster.nodes[0]["status"]["conditions"] = [{**told, "lastTransitionTime": LONG_AGO}]
     result = run("status")
@@ -64,7 +62,7 @@ def test_a_node_that_is_not_ready_is_listed_first_with_its_reason(run: Run, clus
         (node(name="gone") | {"metadata": {"name": "other"}}, "pool mi300x has 0 of 1 nodes"),
     ],
 )
-def test_the_status_reports_a_node_with_failed_health_checks(run: Run, cluster: StackCluster, change: Any, words: str):
+def test_the_status_reports_a_node_with_failed_health_checks(run, cluster, change, words):
     cluster.nodes[:] = [change]
     assert words in only_symptom(run)["what"]
 
@@ -96,16 +94,14 @@ ENDED = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": NO
     ],
     ids=["crash loop", "image that cannot be pulled"],
 )
-def test_a_container_that_does_not_run_is_reported_with_the_reason_and_a_command(
-    run: Run, cluster: StackCluster, state: dict[str, object], what: str, command: str
-):
+def test_a_container_that_does_not_run_is_reported_with_the_reason_and_a_command(run, cluster, state, what, command):
     troubled(cluster, PREFILL, **state)
     told = only_symptom(run)
     assert what in told["what"]
     assert told["remedy"].endswith(command)
 
 
-def test_unschedulable_pods_are_one_symptom_with_the_schedulers_message(run: Run, cluster: StackCluster):
+def test_unschedulable_pods_are_one_symptom_with_the_schedulers_message(run, cluster):
     message = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
     unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     for pod in (item for item in cluster.pods if PREFILL in item["metadata"]["name"]):
@@ -117,7 +113,7 @@ def test_unschedulable_pods_are_one_symptom_with_the_schedulers_message(run: Run
     assert message in told[0]
 
 
-def test_a_starting_server_is_reported_with_its_limit_and_last_warning(run: Run, cluster: StackCluster):
+def test_a_starting_server_is_reported_with_its_limit_and_last_warning(run, cluster):
     troubled(cluster, PREFILL)
     about = {"kind": "Pod", "name": cluster.pod(PREFILL)["metadata"]["name"]}
     event = {"metadata": {"name": "e"}, "involvedObject": about, "reason": "Unhealthy", "message": "Startup failed"}
@@ -127,7 +123,7 @@ def test_a_starting_server_is_reported_with_its_limit_and_last_warning(run: Run,
     assert told.endswith("Unhealthy: Startup failed")
 
 
-def test_a_model_without_a_ready_decode_server_is_listed_first_as_an_outage(run: Run, cluster: StackCluster):
+def test_a_model_without_a_ready_decode_server_is_listed_first_as_an_outage(run, cluster):
     troubled(cluster, DECODE)
     cluster.nodes[0]["spec"]["unschedulable"] = True
     result = run("status", "--json")
@@ -143,15 +139,13 @@ def test_a_model_without_a_ready_decode_server_is_listed_first_as_an_outage(run:
         ("-prefill", "degraded", "decode servers compute prompts themselves"),
     ],
 )
-def test_a_part_of_which_nothing_is_ready_is_reported_by_what_it_means_for_requests(
-    run: Run, cluster: StackCluster, part: str, severity: str, what: str
-):
+def test_a_part_of_which_nothing_is_ready_is_reported_by_what_it_means_for_requests(run, cluster, part, severity, what):
     cluster.deployment(part)["status"] = {}
     (told,) = [item for item in symptoms(run("status", "--json")) if what in item["what"]]
     assert (told["severity"], told["known_fault"]) == (severity, None)
 
 
-def test_the_status_marks_symptoms_of_known_faults_and_names_the_doctor_command(run: Run, cluster: StackCluster):
+def test_the_status_marks_symptoms_of_known_faults_and_names_the_doctor_command(run, cluster):
     conditions = cluster.pod("-decode-")["status"]["conditions"]
     why = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
     conditions[:] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]
@@ -162,12 +156,12 @@ def test_the_status_marks_symptoms_of_known_faults_and_names_the_doctor_command(
     assert "llmd-oke doctor --stack s" in screen
 
 
-def test_the_status_reports_deployments_that_were_scaled_manually(run: Run, cluster: StackCluster):
+def test_the_status_reports_deployments_that_were_scaled_manually(run, cluster):
     cluster.deployment("-prefill")["spec"]["replicas"] = 1
     assert only_symptom(run)["remedy"] == "llmd-oke drift --stack s"
 
 
-def test_deployed_servers_that_the_stack_file_lacks_are_reported(run: Run, cluster: StackCluster):
+def test_deployed_servers_that_the_stack_file_lacks_are_reported(run, cluster):
     for item in cluster.deployments:
         own = item["spec"]["template"]["metadata"]["labels"]
         own |= {key: "old" for key in own if key == "llmd-oke/unit"}
@@ -176,13 +170,13 @@ def test_deployed_servers_that_the_stack_file_lacks_are_reported(run: Run, clust
     assert any("of the stack file is not in the cluster" in text for text in told)
 
 
-def test_a_stack_that_is_not_deployed_is_reported_as_an_outage(run: Run, cluster: StackCluster):
+def test_a_stack_that_is_not_deployed_is_reported_as_an_outage(run, cluster):
     cluster.deployments.clear()
     cluster.pods.clear()
     assert symptoms(run("status", "--json"))[0]["what"].endswith("answers: nothing is deployed")
 
 
-def test_another_image_and_a_failed_smoke_benchmark_job_are_reported(run: Run, cluster: StackCluster):
+def test_another_image_and_a_failed_smoke_benchmark_job_are_reported(run, cluster):
     cluster.pod(DECODE)["spec"]["containers"][0]["image"] = "docker.io/vllm/vllm-openai-rocm:v0.1.0"
     own = {"name": "smoke-1", "labels": {"llmd-oke/smoke": "gpt-oss-120b"}, "creationTimestamp": NOW}
     failed = {"conditions": [{"type": "Failed", "status": "True"}]}
@@ -202,9 +196,7 @@ REFUSED = 403, json.dumps({"message": 'nodes is forbidden: User "u" cannot list 
         (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", "servers", "node-0 joined"),
     ],
 )
-def test_the_status_says_what_the_user_may_not_read_and_shows_the_rest(
-    run: Run, cluster: StackCluster, path: str, name: str, rest: str
-):
+def test_the_status_says_what_the_user_may_not_read_and_shows_the_rest(run, cluster, path, name, rest):
     cluster.answers[path] = REFUSED
     result = run("status")
     assert result.exit_code == 2
@@ -212,7 +204,7 @@ def test_the_status_says_what_the_user_may_not_read_and_shows_the_rest(
     assert rest in result.stdout
 
 
-def test_without_permission_on_all_pods_the_stacks_own_pods_are_counted(run: Run, cluster: StackCluster):
+def test_without_permission_on_all_pods_the_stacks_own_pods_are_counted(run, cluster):
     cluster.answers["/api/v1/pods"] = REFUSED
     result = run("status")
     assert result.exit_code == 0
@@ -220,18 +212,14 @@ def test_without_permission_on_all_pods_the_stacks_own_pods_are_counted(run: Run
 
 
 @pytest.mark.parametrize("answer", ["<html>a proxy</html>", "{}", '{"items": [{"metadata": 5}]}'])
-def test_an_answer_that_is_not_of_an_api_server_is_reported_without_a_traceback(
-    run: Run, cluster: StackCluster, answer: str
-):
+def test_an_answer_that_is_not_of_an_api_server_is_reported_without_a_traceback(run, cluster, answer):
     cluster.answers["/api/v1/nodes"] = 200, answer
     result = run("status")
     assert (result.exit_code, isinstance(result.exception, SystemExit)) == (2, True)
     assert "nodes  not known: what answers is no API server" in result.stdout
 
 
-def test_status_exits_with_2_without_a_cluster_a_kubeconfig_or_a_valid_stack_file(
-    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_status_exits_with_2_without_a_cluster_a_kubeconfig_or_a_valid_stack_file(run, project, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
     unreachable = run("status")
     assert (unreachable.exit_code, "the cluster does not answer: ConnectError" in unreachable.stdout) == (2, True)
@@ -243,9 +231,7 @@ def test_status_exits_with_2_without_a_cluster_a_kubeconfig_or_a_valid_stack_fil
     assert (invalid.exit_code, "release" in invalid.stderr) == (2, True)
 
 
-def test_an_api_server_that_hangs_is_given_up_after_a_time_limit(
-    run: Run, cluster: StackCluster, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_api_server_that_hangs_is_given_up_after_a_time_limit(run, cluster, monkeypatch):
     over = threading.Event()
 
     def hang() -> tuple[int, str]:
@@ -262,9 +248,7 @@ def test_an_api_server_that_hangs_is_given_up_after_a_time_limit(
     assert "nodes  not known: ReadTimeout" in result.stdout
 
 
-def test_a_credential_program_that_hangs_is_given_up_after_a_time_limit(
-    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_credential_program_that_hangs_is_given_up_after_a_time_limit(run, project, monkeypatch):
     file = kubeconfig(project, "http://127.0.0.1:1")
     program = "{exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: sh, args: ['-c', 'sleep 3']}}"
     file.write_text(file.read_text().replace("token: t", f"exec: {program[7:-1]}"))
@@ -274,7 +258,7 @@ def test_a_credential_program_that_hangs_is_given_up_after_a_time_limit(
     assert (result.exit_code, "no answer in time" in result.stdout) == (2, True)
 
 
-def test_the_status_writes_no_control_characters_of_names_to_the_terminal(run: Run, cluster: StackCluster):
+def test_the_status_writes_no_control_characters_of_names_to_the_terminal(run, cluster):
     cluster.nodes[0]["metadata"]["name"] = "node\x1b[2J"
     cluster.nodes[0]["spec"]["unschedulable"] = True
     result = run("status")
@@ -282,7 +266,7 @@ def test_the_status_writes_no_control_characters_of_names_to_the_terminal(run: R
     assert "\x1b" not in result.stdout
 
 
-def test_status_json_has_nodes_servers_models_versions_and_alerts(run: Run):
+def test_status_json_has_nodes_servers_models_versions_and_alerts(run):
     document = json.loads(run("status", "--json").stdout)
     assert document["healthy"] is True
     assert [pool["used_gpus"] for pool in document["nodes"]] == [4]
@@ -292,7 +276,7 @@ def test_status_json_has_nodes_servers_models_versions_and_alerts(run: Run):
     assert document["models"][0]["limits"][0]["name"] == "ttft_ms"
 
 
-def test_status_with_the_option_watch_and_not_once_repeats_until_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_status_with_the_option_watch_and_not_once_repeats_until_ctrl_c(run, monkeypatch):
     looks: list[float] = []
 
     def pause(seconds: float) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def told(run: Run, *options: str) -> list[str]:
     return [symptom["what"] for symptom in json.loads(run("status", "--json", *options).stdout)["symptoms"]]
 
 
-def test_the_status_shows_ages_of_secrets_and_the_end_of_certificates_but_no_key(run: Run, cluster: StackCluster):
+def test_the_status_shows_ages_of_secrets_and_the_end_of_certificates_but_no_key(run, cluster):
     keys = secret("front-door-access", authentication_json="planted")
     cluster.secrets = [tls(60.5), keys, secret("other")]
     result = run("status", "--json")
@@ -65,7 +64,7 @@ def test_the_status_shows_ages_of_secrets_and_the_end_of_certificates_but_no_key
     assert not any(text in result.stdout + screen for text in ("PRIVATE", "planted", "LS0t"))
 
 
-def test_the_status_reports_a_certificate_that_expires_soon(run: Run, cluster: StackCluster):
+def test_the_status_reports_a_certificate_that_expires_soon(run, cluster):
     cluster.secrets = [tls(20.5)]
     assert told(run) == []
     (symptom,) = told(run, "--ends-within", "30")
@@ -80,16 +79,14 @@ def test_the_status_reports_a_certificate_that_expires_soon(run: Run, cluster: S
         (lambda: tls(60, of_another_key=True), "it is another's key"),
     ],
 )
-def test_the_status_reports_a_certificate_that_clients_refuse_as_an_outage(
-    run: Run, cluster: StackCluster, own: Callable[[], dict[str, Any]], why: str
-):
+def test_the_status_reports_a_certificate_that_clients_refuse_as_an_outage(run, cluster, own, why):
     cluster.secrets = [own()]
     (symptom,) = json.loads(run("status", "--json").stdout)["symptoms"]
     assert symptom["severity"] == "outage"
     assert why in symptom["what"]
 
 
-def test_the_status_is_shown_without_credentials_to_users_who_may_not_read_secrets(run: Run, cluster: StackCluster):
+def test_the_status_is_shown_without_credentials_to_users_who_may_not_read_secrets(run, cluster):
     path = "/api/v1/namespaces/llm-d/secrets"
     cluster.answers[path] = 403, json.dumps({"kind": "Status", "code": 403, "message": "secrets is forbidden"})
     result = run("status", "--json")
@@ -97,7 +94,7 @@ def test_the_status_is_shown_without_credentials_to_users_who_may_not_read_secre
     assert json.loads(result.stdout)["credentials"] == {"unread": "HTTP 403: secrets is forbidden"}
 
 
-def test_the_status_reads_only_secrets_of_the_stack(run: Run, cluster: StackCluster):
+def test_the_status_reads_only_secrets_of_the_stack(run, cluster):
     run("status")
     names = {path.rpartition("%3D")[2] for path in cluster.asked if "/secrets" in path}
     assert names == {"own", "front-door-access", "huggingface-token", "model-source"}

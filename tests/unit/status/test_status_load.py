@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from llmd_oke.operations.status.prometheus import RANGES_S
-from stack_cluster import NAMESPACE, NOW, Run, StackCluster
+from stack_cluster import NAMESPACE, NOW, StackCluster
 from typer.testing import Result
 
 Counts = Mapping[str, float]
@@ -64,7 +64,7 @@ def what(result: Result) -> list[str]:
     return [item["what"] for item in json.loads(result.stdout)["symptoms"]]
 
 
-def test_the_status_shows_measured_figures_beside_their_targets(run: Run, cluster: StackCluster):
+def test_the_status_shows_measured_figures_beside_their_targets(run, cluster):
     serve(cluster, remote)
     result = run("status")
     assert result.exit_code == 0
@@ -74,9 +74,7 @@ def test_the_status_shows_measured_figures_beside_their_targets(run: Run, cluste
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_status_colours_are_readable_on_light_and_dark_backgrounds(
-    run: Run, cluster: StackCluster, slow: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_status_colours_are_readable_on_light_and_dark_backgrounds(run, cluster, slow, monkeypatch):
     """Bold, dim, red, green and magenta alone: yellow, cyan and white vanish on light ones, blue on dark ones."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
@@ -94,21 +92,19 @@ def test_status_colours_are_readable_on_light_and_dark_backgrounds(
     ],
     ids=["latency", "remote prefill"],
 )
-def test_the_status_reports_a_missed_target(
-    run: Run, cluster: StackCluster, decode: Callable[[float], Counts], prefill: float, told: str
-):
+def test_the_status_reports_a_missed_target(run, cluster, decode, prefill, told):
     serve(cluster, decode, prefill)
     assert what(run("status", "--json")) == [f"gpt-oss-120b: {told}"]
 
 
-def test_waiting_requests_and_a_full_kv_cache_are_reported(run: Run, cluster: StackCluster):
+def test_waiting_requests_and_a_full_kv_cache_are_reported(run, cluster):
     serve(cluster, lambda requests: remote(requests, num_requests_waiting=40, kv_cache_usage_perc=0.97))
     waiting, full = what(run("status", "--json"))
     assert waiting.startswith("gpt-oss-120b: waiting ")
     assert full.startswith("gpt-oss-120b: KV cache ")
 
 
-def test_the_status_leaves_a_metric_empty_that_servers_do_not_export(run: Run, cluster: StackCluster):
+def test_the_status_leaves_a_metric_empty_that_servers_do_not_export(run, cluster):
     lacking = ("vllm:kv_cache_usage_perc", "vllm:inter_token_latency_seconds_sum")
     serve(cluster, lambda requests: {name: value for name, value in remote(requests).items() if name not in lacking})
     result = run("status")
@@ -116,7 +112,7 @@ def test_the_status_leaves_a_metric_empty_that_servers_do_not_export(run: Run, c
     assert "- / 25" in result.stdout
 
 
-def test_servers_with_unreadable_counters_are_reported_and_others_shown(run: Run, cluster: StackCluster):
+def test_servers_with_unreadable_counters_are_reported_and_others_shown(run, cluster):
     serve(cluster, remote)
     name = cluster.pod("-decode-")["metadata"]["name"]
     cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:8200/proxy/metrics"] = 503, "no endpoints"
@@ -166,9 +162,7 @@ LESS = ", as it doesn't know all servers for longer"
 
 
 @pytest.mark.parametrize(("known_s", "source"), [(RANGES_S[0], "5 min"), (299, f"2 min{LESS}"), (90, f"1 min{LESS}")])
-def test_load_from_prometheus_is_measured_over_five_minutes_or_what_it_has_of_them(
-    run: Run, cluster: StackCluster, known_s: float, source: str
-):
+def test_load_from_prometheus_is_measured_over_five_minutes_or_what_it_has_of_them(run, cluster, known_s, source):
     alerts(cluster)
     history(cluster, of_pod, known_s)
     result = run("status", "--prometheus", URL, "--json")
@@ -179,14 +173,14 @@ def test_load_from_prometheus_is_measured_over_five_minutes_or_what_it_has_of_th
     assert document["symptoms"] == []
 
 
-def test_servers_that_prometheus_has_known_for_under_a_minute_are_reported(run: Run, cluster: StackCluster):
+def test_servers_that_prometheus_has_known_for_under_a_minute_are_reported(run, cluster):
     alerts(cluster)
     history(cluster, of_pod, 10)
     (told,) = what(run("status", "--prometheus", URL, "--json"))
     assert told.endswith("can't be read: Prometheus has known it for less than 60 s")
 
 
-def test_the_status_reports_firing_alerts_except_watchdogs(run: Run, cluster: StackCluster):
+def test_the_status_reports_firing_alerts_except_watchdogs(run, cluster):
     history(cluster, of_pod)
     failing = {"alertname": "KvTransfersFail", "severity": "critical"}
     alerts(cluster, {"alertname": "Watchdog", "severity": "none"}, failing, {**failing, "pod": "other"})
@@ -197,9 +191,7 @@ def test_the_status_reports_firing_alerts_except_watchdogs(run: Run, cluster: St
 
 
 @pytest.mark.parametrize("answer", [(503, "no endpoints available"), (200, "<html>"), (404, "{}")])
-def test_the_status_reads_servers_directly_if_prometheus_does_not_answer(
-    run: Run, cluster: StackCluster, answer: tuple[int, str]
-):
+def test_the_status_reads_servers_directly_if_prometheus_does_not_answer(run, cluster, answer):
     serve(cluster, remote)
     cluster.answers[f"{PROXY}/api/v1/alerts"] = cluster.answers[f"{PROXY}/api/v1/query"] = answer
     result = run("status", "--prometheus", URL)
@@ -211,9 +203,7 @@ def test_the_status_reads_servers_directly_if_prometheus_does_not_answer(
 @pytest.mark.parametrize(
     ("lacking", "roles"), [("", "decode, prefill, router"), ("-router-", "router")], ids=["all", "routers"]
 )
-def test_metrics_of_servers_that_prometheus_lacks_are_read_directly(
-    run: Run, cluster: StackCluster, lacking: str, roles: str
-):
+def test_metrics_of_servers_that_prometheus_lacks_are_read_directly(run, cluster, lacking, roles):
     serve(cluster, remote)
     alerts(cluster)
     history(cluster, lambda requests, pod: {} if lacking in pod else of_pod(requests, pod))

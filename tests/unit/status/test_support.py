@@ -45,7 +45,7 @@ def packed(run: Run, folder: Path, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", SECRETS)
-def test_support_archives_redact_texts_that_look_like_secrets(text: str):
+def test_support_archives_redact_texts_that_look_like_secrets(text):
     assert HIDDEN in redact_text(f"a {text} b")
     assert not {"abcdef0123456789", TOKEN} & set(redact_text(text).replace("\n", " ").split())
     assert "abcdef0123456789" not in redact_text(text)
@@ -58,7 +58,7 @@ LONG = {"x": 300_000, "token": 60_000, "a:b": 100_000, "://": 100_000}
     "text", [*SAFE, *(pytest.param(text * count, id=f"{text} ...") for text, count in LONG.items())]
 )
 @pytest.mark.timeout(20)
-def test_support_archives_keep_texts_that_only_resemble_secrets_and_long_ones(text: str):
+def test_support_archives_keep_texts_that_only_resemble_secrets_and_long_ones(text):
     assert redact_text(text) == text
 
 
@@ -77,7 +77,7 @@ def test_support_archives_redact_values_of_secret_keys_and_environment_variables
     }
 
 
-def test_the_support_archive_has_status_plan_objects_reports_and_logs(run: Run, cluster: StackCluster, project: Path):
+def test_the_support_archive_has_status_plan_objects_reports_and_logs(run, cluster, project):
     log(cluster, "started\n")
     latest = project / "reports" / "s" / "latest"
     latest.mkdir(parents=True)
@@ -92,9 +92,7 @@ def test_the_support_archive_has_status_plan_objects_reports_and_logs(run: Run, 
     assert sum(path.startswith("logs/") for path in files) == len(cluster.pods)
 
 
-def test_no_secret_of_stack_file_objects_or_logs_is_in_the_support_archive(
-    run: Run, cluster: StackCluster, project: Path
-):
+def test_no_secret_of_stack_file_objects_or_logs_is_in_the_support_archive(run, cluster, project):
     log(cluster, "\n".join(SECRETS))
     settings = {"llmd-oke:huggingFaceToken": {"secure": "v1:abcdef0123456789"}}
     engine = {"env": {"MY_API_KEY": "abcdef0123456789"}}
@@ -107,9 +105,7 @@ def test_no_secret_of_stack_file_objects_or_logs_is_in_the_support_archive(
     assert [path for path in cluster.asked if "secrets" in path or "configmaps" in path] == []
 
 
-def test_an_unreachable_cluster_is_noted_in_the_support_archives_manifest(
-    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_unreachable_cluster_is_noted_in_the_support_archives_manifest(run, project, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
     files = packed(run, project)
     missing = {item["path"] for item in json.loads(files["manifest.json"])["missing"]}
@@ -117,9 +113,7 @@ def test_an_unreachable_cluster_is_noted_in_the_support_archives_manifest(
     assert "plan.json" in files
 
 
-def test_without_kubeconfig_or_valid_stack_file_a_support_archive_has_the_rest(
-    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_kubeconfig_or_valid_stack_file_a_support_archive_has_the_rest(run, project, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(project / "none"))
     assert "plan.json" in packed(run, project)
     stack_files.write(project, "s", {**small_stack(), "release": "llm-d-9"})
@@ -129,7 +123,7 @@ def test_without_kubeconfig_or_valid_stack_file_a_support_archive_has_the_rest(
     assert "release" in missing["status.json"]
 
 
-def test_an_unreadable_log_is_noted_in_the_support_archives_manifest(run: Run, cluster: StackCluster, project: Path):
+def test_an_unreadable_log_is_noted_in_the_support_archives_manifest(run, cluster, project):
     log(cluster, "started\n")
     name = cluster.pod("-decode-")["metadata"]["name"]
     cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log"] = 403, '{"message": "no"}'
@@ -137,9 +131,7 @@ def test_an_unreadable_log_is_noted_in_the_support_archives_manifest(run: Run, c
     assert told == {"path": f"logs/{name}/vllm.log", "why": "HTTP 403: no"}
 
 
-def test_logs_in_a_support_archive_are_cut_to_their_end_at_a_size_limit(
-    run: Run, cluster: StackCluster, project: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_logs_in_a_support_archive_are_cut_to_their_end_at_a_size_limit(run, cluster, project, monkeypatch):
     monkeypatch.setattr(support, "MAX_LOG_BYTES", 1000)
     log(cluster, "x" * 5000 + "the end")
     files = packed(run, project)
@@ -150,12 +142,12 @@ def test_logs_in_a_support_archive_are_cut_to_their_end_at_a_size_limit(
     assert "the archive has its" in json.loads(packed(run, project)["manifest.json"])["missing"][0]["why"]
 
 
-def test_support_refuses_an_output_path_in_a_missing_folder(run: Run, project: Path):
+def test_support_refuses_an_output_path_in_a_missing_folder(run, project):
     result = run("support", "--output", str(project / "none" / "x.tar.gz"))
     assert "is no folder" in str(result.exception)
 
 
-def test_the_support_command_lists_the_archives_contents_as_json(run: Run, project: Path):
+def test_the_support_command_lists_the_archives_contents_as_json(run, project):
     result = run("support", "--output", str(project / "x.tar.gz"), "--json")
     assert "status.json" in json.loads(result.stdout)["files"]
     assert yaml.safe_load(result.stdout)["file"] == str(project / "x.tar.gz")
