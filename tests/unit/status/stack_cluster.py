@@ -32,6 +32,16 @@ Answer = tuple[int, str] | Callable[[], tuple[int, str]]
 READY = {"type": "Ready", "status": "True", "lastTransitionTime": LONG_AGO}
 
 
+def symptoms(run: Run, *options: str) -> list[Object]:
+    """What `llmd-oke status` reports as JSON."""
+    return json.loads(run("status", "--json", *options).stdout)["symptoms"]
+
+
+def what(run: Run, *options: str) -> list[str]:
+    """The sentences of all symptoms."""
+    return [symptom["what"] for symptom in symptoms(run, *options)]
+
+
 def small_stack(**changes: object) -> Object:
     """One node, two prefill servers and one decode server."""
     return stack_files.stack(stack_files.model("2p-tp1-1d-tp2", slo={"ttftMs": 2000, "itlMs": 25}), nodes=1, **changes)

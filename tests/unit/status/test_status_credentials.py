@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import stack_files
 from certificates_for_tests import certificate, private_key
-from stack_cluster import LONG_AGO, Run, StackCluster, cluster_of, small_stack
+from stack_cluster import LONG_AGO, StackCluster, cluster_of, small_stack, symptoms, what
 
 HOST = "llm.example.com"
 DOOR = {
@@ -45,10 +45,6 @@ def tls(days: float, host: str = HOST, *, of_another_key: bool = False) -> dict[
     return secret("own", "kubernetes.io/tls", tls_crt=chain, tls_key=key.pem)
 
 
-def told(run: Run, *options: str) -> list[str]:
-    return [symptom["what"] for symptom in json.loads(run("status", "--json", *options).stdout)["symptoms"]]
-
-
 def test_the_status_shows_ages_of_secrets_and_the_end_of_certificates_but_no_key(run, cluster):
     keys = secret("front-door-access", authentication_json="planted")
     cluster.secrets = [tls(60.5), keys, secret("other")]
@@ -66,8 +62,8 @@ def test_the_status_shows_ages_of_secrets_and_the_end_of_certificates_but_no_key
 
 def test_the_status_reports_a_certificate_that_expires_soon(run, cluster):
     cluster.secrets = [tls(20.5)]
-    assert told(run) == []
-    (symptom,) = told(run, "--ends-within", "30")
+    assert what(run) == []
+    (symptom,) = what(run, "--ends-within", "30")
     assert symptom.startswith("the certificate own ends in 20 days (")
 
 
@@ -81,7 +77,7 @@ def test_the_status_reports_a_certificate_that_expires_soon(run, cluster):
 )
 def test_the_status_reports_a_certificate_that_clients_refuse_as_an_outage(run, cluster, own, why):
     cluster.secrets = [own()]
-    (symptom,) = json.loads(run("status", "--json").stdout)["symptoms"]
+    (symptom,) = symptoms(run)
     assert symptom["severity"] == "outage"
     assert why in symptom["what"]
 

@@ -6,8 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from llmd_oke.operations.status.prometheus import RANGES_S
-from stack_cluster import NAMESPACE, NOW, StackCluster
-from typer.testing import Result
+from stack_cluster import NAMESPACE, NOW, StackCluster, what
 
 Counts = Mapping[str, float]
 
@@ -60,10 +59,6 @@ def remote(requests: float, **more: float) -> dict[str, float]:
     return server(requests, received=requests, **more)
 
 
-def what(result: Result) -> list[str]:
-    return [item["what"] for item in json.loads(result.stdout)["symptoms"]]
-
-
 def test_the_status_shows_measured_figures_beside_their_targets(run, cluster):
     serve(cluster, remote)
     result = run("status")
@@ -94,12 +89,12 @@ def test_status_colours_are_readable_on_light_and_dark_backgrounds(run, cluster,
 )
 def test_the_status_reports_a_missed_target(run, cluster, decode, prefill, told):
     serve(cluster, decode, prefill)
-    assert what(run("status", "--json")) == [f"gpt-oss-120b: {told}"]
+    assert what(run) == [f"gpt-oss-120b: {told}"]
 
 
 def test_waiting_requests_and_a_full_kv_cache_are_reported(run, cluster):
     serve(cluster, lambda requests: remote(requests, num_requests_waiting=40, kv_cache_usage_perc=0.97))
-    waiting, full = what(run("status", "--json"))
+    waiting, full = what(run)
     assert waiting.startswith("gpt-oss-120b: waiting ")
     assert full.startswith("gpt-oss-120b: KV cache ")
 
@@ -116,8 +111,7 @@ def test_servers_with_unreadable_counters_are_reported_and_others_shown(run, clu
     serve(cluster, remote)
     name = cluster.pod("-decode-")["metadata"]["name"]
     cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:8200/proxy/metrics"] = 503, "no endpoints"
-    told = what(run("status", "--json"))
-    assert told == [f"counters of {name} can't be read: HTTP 503"]
+    assert what(run) == [f"counters of {name} can't be read: HTTP 503"]
 
 
 def alerts(cluster: StackCluster, *firing: Mapping[str, str]) -> None:
@@ -176,7 +170,7 @@ def test_load_from_prometheus_is_measured_over_five_minutes_or_what_it_has_of_th
 def test_servers_that_prometheus_has_known_for_under_a_minute_are_reported(run, cluster):
     alerts(cluster)
     history(cluster, of_pod, 10)
-    (told,) = what(run("status", "--prometheus", URL, "--json"))
+    (told,) = what(run, "--prometheus", URL)
     assert told.endswith("can't be read: Prometheus has known it for less than 60 s")
 
 
@@ -207,6 +201,7 @@ def test_metrics_of_servers_that_prometheus_lacks_are_read_directly(run, cluster
     serve(cluster, remote)
     alerts(cluster)
     history(cluster, lambda requests, pod: {} if lacking in pod else of_pod(requests, pod))
-    result = run("status", "--prometheus", URL, "--json")
-    assert json.loads(result.stdout)["load_source"].startswith("their own counters")
-    assert what(result) == [f"{URL} has no metrics of the stack's servers: {roles}"]
+    document = json.loads(run("status", "--prometheus", URL, "--json").stdout)
+    assert document["load_source"].startswith("their own counters")
+    (symptom,) = document["symptoms"]
+    assert symptom["what"] == f"{URL} has no metrics of the stack's servers: {roles}"
