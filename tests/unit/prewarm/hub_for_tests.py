@@ -4,10 +4,12 @@ import base64
 import hashlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
+from llmd_pods.prewarm import __main__ as program
 
 COMMIT = "c" * 40
 REPOSITORY = "owner/model"
@@ -106,6 +108,16 @@ def served() -> Generator[Hub]:
     with http_server(hub.answer) as server:
         hub.url = address_of(server)
         yield hub
+
+
+def run(cache: Path, *arguments: str) -> int:
+    """Fill a cache with the repository; return the program's exit code."""
+    return program.main([f"--cache={cache}", f"--repository={REPOSITORY}", *arguments])
+
+
+def snapshot(cache: Path) -> Path:
+    """Return where a cache has the repository's files."""
+    return cache / "hub" / "models--owner--model" / "snapshots" / COMMIT
 
 
 def md5_of_parts(content: bytes, size: int) -> str:

@@ -10,20 +10,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from hub_for_tests import COMMIT, FILES, REPOSITORY, VOCABULARY, Hub, md5_of_parts
+from hub_for_tests import COMMIT, FILES, REPOSITORY, VOCABULARY, Hub, md5_of_parts, run, snapshot
 from llmd_oke.serving import bench_program
-from llmd_pods.prewarm import __main__ as program
 from llmd_pods.prewarm import fill, places, sources, transfer, web
 
 WANTED = {path: content for path, content in FILES.items() if not path.startswith("original/")}
-
-
-def run(cache: Path, *arguments: str) -> int:
-    return program.main([f"--cache={cache}", f"--repository={REPOSITORY}", *arguments])
-
-
-def snapshot(cache: Path, commit: str = COMMIT) -> Path:
-    return cache / "hub" / "models--owner--model" / "snapshots" / commit
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -64,16 +55,11 @@ def test_a_terminated_pre_warming_is_resumed(hub, tmp_path):
     assert [asked[1] for asked in hub.asked_for("model-1")] == ["bytes=1234-"]
 
 
-def test_a_downloaded_file_with_wrong_content_is_downloaded_again(hub, tmp_path):
-    right = FILES["model-1.safetensors"]
-    hub.wrong["model-1.safetensors"] = bytes(len(right))
-    assert run(tmp_path) == 0
-    assert files(snapshot(tmp_path)) == WANTED
-
-
-def test_pre_warming_waits_and_repeats_after_http_429_and_503(hub, tmp_path):
+def test_pre_warming_repeats_requests_after_wrong_content_and_http_429_and_503(hub, tmp_path):
+    hub.wrong["model-1.safetensors"] = bytes(len(FILES["model-1.safetensors"]))
     hub.status[f"/api/models/{REPOSITORY}/tree/{COMMIT}"] = [429, 503]
     assert run(tmp_path) == 0
+    assert files(snapshot(tmp_path)) == WANTED
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "token"), (403, "license"), (404, "no such repository")])
@@ -111,8 +97,7 @@ def test_a_hugging_face_token_is_sent_without_line_break_and_to_no_redirects_hos
     assert (away.get_header("Authorization"), home.get_header("Authorization")) == (None, "Bearer hf_secret")
 
 
-def test_a_bucket_is_read_with_a_pre_authenticated_link_that_is_never_shown(hub, tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
+def test_a_bucket_is_read_with_a_pre_authenticated_link_that_is_never_shown(hub, tmp_path, capfd):
     hub.broken["model-1.safetensors"] = 10
     assert run(tmp_path, "--source=object-storage") == 0
     (folder,) = (tmp_path / "hub/models--owner--model/snapshots").iterdir()
@@ -123,9 +108,8 @@ def test_a_bucket_is_read_with_a_pre_authenticated_link_that_is_never_shown(hub,
 
 
 @pytest.fixture
-def bucket(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+def bucket(hub: Hub) -> Hub:
     """A bucket with one file of three parts beside small ones."""
-    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
     hub.files = {"config.json": b"{}", LARGE: bytes(range(256)) * 4 * 1024 * 2 + b"end"}
     hub.part_bytes[LARGE] = 2**20
     return hub
@@ -205,6 +189,21 @@ def test_a_bucket_with_other_files_than_the_pinned_ones_is_refused(bucket, tmp_p
     bucket.files[LARGE] = bytes(len(bucket.files[LARGE]))
     assert from_bucket(tmp_path / "third", f"--revision={commit}") == 1
     assert f"not the pinned {commit}" in capfd.readouterr().err
+
+
+def test_a_draft_model_is_downloaded_beside_the_model_only_once(hub, tmp_path):
+    given = (f"--revision={COMMIT}", f"--draft={REPOSITORY}@main")
+    assert run(tmp_path, *given) == 0
+    assert (tmp_path / ".llmd-oke" / "models--owner--model@main.json").is_file()
+    assert files(snapshot(tmp_path)) == WANTED
+    hub.requests.clear()
+    assert run(tmp_path, *given) == 0
+    assert hub.requests == []
+
+
+def test_a_missing_repository_of_a_draft_model_is_an_error(hub, tmp_path, capfd):
+    assert run(tmp_path, f"--revision={COMMIT}", f"--draft=owner/none@{COMMIT}") == 1
+    assert "owner/none" in capfd.readouterr().err
 
 
 def test_possible_part_sizes_of_an_upload_are_tried_from_128_mib_on():
@@ -300,17 +299,13 @@ def with_vocabulary(hub: Hub, cache: Path, *arguments: str, content: bytes = VOC
     return run(cache, f"--vocabulary={json.dumps(facts)}", *arguments)
 
 
-def vocabularies(cache: Path) -> dict[str, bytes]:
-    return files(cache / "encodings") if (cache / "encodings").is_dir() else {}
-
-
 def test_a_vocabulary_is_stored_beside_the_weights_even_if_they_exist_already(hub, tmp_path, monkeypatch):
     run(tmp_path)
     hub.requests.clear()
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert with_vocabulary(hub, tmp_path) == 0
     assert hub.requests == [("/encodings/o200k_base.tiktoken", None, None)]
-    assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
+    assert files(tmp_path / "encodings") == {"o200k_base.tiktoken": VOCABULARY}
     assert files(snapshot(tmp_path)) == WANTED
     assert with_vocabulary(hub, tmp_path) == 0
     assert len(hub.requests) == 1
@@ -318,14 +313,14 @@ def test_a_vocabulary_is_stored_beside_the_weights_even_if_they_exist_already(hu
 
 def test_a_tokenizer_vocabulary_of_another_digest_than_announced_is_refused(hub, tmp_path, capfd):
     assert with_vocabulary(hub, tmp_path, content=VOCABULARY[::-1]) == 1
-    assert vocabularies(tmp_path) == {}
+    assert files(tmp_path / "encodings") == {}
     assert "the content is not what was announced" in capfd.readouterr().err
 
 
 def test_a_vocabulary_in_a_bucket_is_downloaded_with_the_weights(hub, tmp_path, monkeypatch):
-    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
+    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o/")
     assert with_vocabulary(hub, tmp_path, "--source=object-storage") == 0
-    assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
+    assert files(tmp_path / "encodings") == {"o200k_base.tiktoken": VOCABULARY}
     assert not [path for path, _, _ in hub.requests if path.startswith("/encodings/")]
 
 
@@ -334,11 +329,8 @@ def test_a_vocabulary_in_a_bucket_is_downloaded_with_the_weights(hub, tmp_path, 
     "name",
     ["../../../../models--other--model/snapshots/x/w.safetensors", "/etc/cron.d/x", "a\\..\\b", "a\x00b", "a//b", ".."],
 )
-def test_a_listed_file_whose_name_leaves_the_cache_is_refused_before_any_write(
-    hub, tmp_path, monkeypatch, source, name, capfd
-):
+def test_a_listed_file_whose_name_leaves_the_cache_is_refused_before_any_write(hub, tmp_path, source, name, capfd):
     hub.files = {"model.safetensors": b"weights", name: b"evil"}
-    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o/")
     assert run(tmp_path / "mounted" / "cache", f"--source={source}") == 1
     assert "error" in capfd.readouterr().err
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() in {b"evil", b"weights"}]
@@ -360,7 +352,7 @@ def test_a_cache_in_hugging_faces_layout_keeps_its_links_to_blobs(hub, tmp_path)
     linked = snapshot(tmp_path) / "config.json"
     linked.parent.mkdir(parents=True)
     linked.symlink_to(blob)
-    assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 0
+    assert run(tmp_path) == 0
     assert linked.is_symlink()
     assert not hub.asked_for("config.json")
 
@@ -375,9 +367,7 @@ ENTRY = {"type": "file", "path": "model.safetensors", "size": 7, "oid": "x"}
         *(([{**ENTRY, "size": size}], "is no listing of files") for size in (-1, "7", None, True, 1.5)),
     ],
 )
-def test_a_hugging_face_listing_with_an_invalid_size_or_a_file_twice_is_refused(
-    hub, tmp_path, monkeypatch, entries, said, capfd
-):
+def test_a_listing_with_an_invalid_size_or_a_file_twice_is_refused(hub, tmp_path, monkeypatch, entries, said, capfd):
     monkeypatch.setattr(hub, "_tree", lambda: entries)
     assert run(tmp_path) == 1
     assert said in capfd.readouterr().err

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
-from llmd_pods.prewarm import __main__ as program
+from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub, run, snapshot
 
 CONFIG = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "base_model_name_or_path": "owner/other-name", "bias": "none"}
 
@@ -22,9 +21,8 @@ def wanted(*names: str, max_rank: int = 16) -> str:
     return json.dumps({"name": "llama-adapters", "maxRank": max_rank, "adapters": adapters})
 
 
-def run(cache: Path, adapters: str) -> int:
-    arguments = [f"--cache={cache}", f"--repository={REPOSITORY}", f"--revision={COMMIT}", f"--adapters={adapters}"]
-    return program.main(arguments)
+def filled(cache: Path, adapters: str) -> int:
+    return run(cache, f"--revision={COMMIT}", f"--adapters={adapters}")
 
 
 def placed(cache: Path, name: str) -> Path:
@@ -33,24 +31,23 @@ def placed(cache: Path, name: str) -> Path:
 
 def test_a_lora_adapter_is_stored_where_vllms_resolver_looks(hub, tmp_path):
     (tmp_path / "adapters.json").write_text(wanted("sql-1"))
-    assert run(tmp_path, f"@{tmp_path / 'adapters.json'}") == 0
-    base = tmp_path / "hub" / "models--owner--model" / "snapshots" / COMMIT
+    assert filled(tmp_path, f"@{tmp_path / 'adapters.json'}") == 0
     config = json.loads((placed(tmp_path, "sql-1") / "adapter_config.json").read_text())
-    assert config == {**CONFIG, "base_model_name_or_path": str(base)}
+    assert config == {**CONFIG, "base_model_name_or_path": str(snapshot(tmp_path))}
     assert (placed(tmp_path, "sql-1") / "model-1.safetensors").read_bytes() == FILES["model-1.safetensors"]
 
 
 def test_pre_warming_downloads_an_added_adapter_and_none_that_is_stored_already(hub, tmp_path):
-    run(tmp_path, wanted("sql-1"))
+    filled(tmp_path, wanted("sql-1"))
     hub.requests.clear()
-    assert run(tmp_path, wanted("sql-1", "sql-2")) == 0
+    assert filled(tmp_path, wanted("sql-1", "sql-2")) == 0
     assert hub.requests == []
     assert placed(tmp_path, "sql-1").is_dir()
     assert placed(tmp_path, "sql-2").is_dir()
 
 
 def test_a_model_cache_without_adapters_has_the_adapter_folder_that_vllm_needs(hub, tmp_path):
-    assert run(tmp_path, wanted()) == 0
+    assert filled(tmp_path, wanted()) == 0
     assert placed(tmp_path, ".").is_dir()
 
 
@@ -66,10 +63,10 @@ def test_a_model_cache_without_adapters_has_the_adapter_folder_that_vllm_needs(h
 )
 def test_an_adapter_that_vllm_would_not_load_fails_pre_warming_with_the_reason(hub, tmp_path, capsys, change, word):
     hub.files["adapter_config.json"] = json.dumps({**CONFIG, **change}).encode()
-    assert run(tmp_path, wanted("sql-1")) == 1
+    assert filled(tmp_path, wanted("sql-1")) == 1
     assert word in capsys.readouterr().err
     assert not placed(tmp_path, "sql-1").exists()
 
 
 def test_an_adapter_name_that_leaves_the_folder_of_adapters_is_refused(hub, tmp_path):
-    assert run(tmp_path, wanted("../../hub")) == 1
+    assert filled(tmp_path, wanted("../../hub")) == 1

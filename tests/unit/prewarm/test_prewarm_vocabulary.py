@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub_for_tests import REPOSITORY, VOCABULARY, Hub
+from hub_for_tests import VOCABULARY, Hub, run
 from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.serving import units, vllm
 from llmd_oke.serving.args import ModelCacheMountArgs
-from llmd_pods.prewarm import __main__ as program
 
 ALONE = ["unshare", "--user", "--map-root-user", "--net"]
 """A network namespace with nothing in it but a loopback device that is down."""
@@ -38,7 +37,7 @@ def prewarmed(hub: Hub, cache: Path) -> Path:
     """A cache that the program filled from stand-ins, with a small vocabulary."""
     facts = {**FACTS.model_dump(), "url": f"{hub.url}/encodings/{FACTS.file}"}
     facts |= {"sha256": hashlib.sha256(VOCABULARY).hexdigest(), "bytes": len(VOCABULARY)}
-    assert program.main([f"--cache={cache}", f"--repository={REPOSITORY}", f"--vocabulary={json.dumps(facts)}"]) == 0
+    assert run(cache, f"--vocabulary={json.dumps(facts)}") == 0
     return cache
 
 
