@@ -3,7 +3,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from llmd_base.row import Basis
-from llmd_bench.plots.charts import MAX_STEPS, agreement_svg, distribution_svg, lines_svg, scatter_svg
+from llmd_bench.plots.charts import MAX_STEPS, agreement_svg, distribution_svg, lines_svg, scatter_svg, scatter_text
 from llmd_bench.plots.drawing import INK, Box, ChartPoint, ChartSeries, Samples
 
 MEASURED = ChartSeries(
@@ -62,8 +62,34 @@ def test_a_chart_omits_point_labels_that_would_overlap():
     assert 0 < len(labels) < 10
 
 
-def test_an_empty_chart_says_that_it_has_no_data():
+TERMINAL = [
+    ChartSeries("agg", [ChartPoint(10, 100), ChartPoint(20, 50)], Basis.MEASURED),
+    ChartSeries("disagg", [ChartPoint(15, 120)], Basis.CALIBRATED),
+]
+
+
+def plot(series):
+    return scatter_text(series, width=60, height=20, x_label="TPSU", y_label="TPSG")
+
+
+def test_an_empty_chart_or_terminal_plot_says_that_it_has_no_data():
     assert "no data" in texts(scatter([]))
+    assert plot([]) == "no data"
+
+
+def test_a_terminal_plot_fits_its_size_and_has_no_colour_codes():
+    lines = plot(TERMINAL).splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 60
+    assert "\x1b" not in plot(TERMINAL)
+
+
+def test_a_terminal_plot_has_labelled_axes_with_round_values_and_a_legend_with_each_basis():
+    first, *_, below, agg, disagg = plot(TERMINAL).splitlines()
+    assert (first, below.strip()) == ("TPSG", "TPSU")
+    assert all(f"{mark}┤" in plot(TERMINAL) for mark in (60, 80, 100, 120))
+    assert (agg, disagg) == ("  ● agg (measured)", "  ■ disagg (calibrated)")
+    assert "■" not in plot(TERMINAL[1:])
 
 
 @pytest.mark.parametrize("log", [False, True])
