@@ -3,34 +3,22 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+import load_jobs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_base.config_maps import join_pieces, pieces
+from llmd_base.config_maps import join_pieces
 from llmd_base.errors import KitError
 from llmd_bench.load import pod_load
-from llmd_bench.load.pod_load import LoadRequest, from_json, merge, notes, pack, unpack
+from llmd_bench.load.pod_load import from_json, merge, notes, pack, unpack
 from llmd_bench.load.records import Delay, Failure, Health, RequestRecord, window_of
 from llmd_bench.load.stages import LoadStage, StageResult
 from llmd_bench.load.workload import ConstantRate
 from llmd_bench.rows import stage_row
 from llmd_bench.run_context import RunContext
 
-REQUEST = LoadRequest(
-    namespace="llm-d",
-    job="load-x",
-    base_url="http://gpt",
-    model="m",
-    shapes=("constant:4", "poisson:8"),
-    requests=None,
-    duration_s=5.0,
-    input_tokens="normal:64,8",
-    output_tokens="lognormal:8,2",
-    seed=3,
-    run="r",
-    parallelism=2,
-)
-ONE_STAGE = replace(REQUEST, shapes=("constant:4",))
+ONE_STAGE = replace(load_jobs.REQUEST, input_tokens="normal:64,8", output_tokens="lognormal:8,2", seed=3, parallelism=2)
+REQUEST = replace(ONE_STAGE, shapes=("constant:4", "poisson:8"))
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 HEALTHY = Health(Delay(0.1, 0.1, 0.2, 0.3), Delay(0.1, 0.1, 0.4, 0.5), (0.3,), 2.0, 2.0)
 
@@ -65,7 +53,8 @@ def test_each_load_pod_has_its_own_share_of_requests_and_its_own_configmap_names
     assert len({REQUEST.ready_name(0), REQUEST.ready_name(1), REQUEST.part_name(0, 0), REQUEST.start_name}) == 4
 
 
-def test_a_load_merged_from_several_pods_has_all_requests_in_order():
+def test_a_load_merged_from_several_pods_has_all_requests_in_order(monkeypatch):
+    monkeypatch.setattr("llmd_base.config_maps.CHUNK_BYTES", 100)
     pods = [travelled(stage(record(0), record(2))), travelled(stage(record(1), record(3)))]
     (merged,) = merge(ONE_STAGE, pods)
     assert ([item.index for item in merged.records], merged.shortfall) == ([0, 1, 2, 3], None)
@@ -133,8 +122,3 @@ def test_a_load_result_too_large_even_without_token_times_is_refused(monkeypatch
     monkeypatch.setattr(pod_load, "MAX_CHUNKS", 0)
     with pytest.raises(KitError, match="too many"):
         pack(RunContext(), [stage(record(0))])
-
-
-@given(st.binary(max_size=200))
-def test_joined_pieces_of_a_load_result_equal_the_original(content):
-    assert join_pieces(pieces(content)) == content

@@ -6,7 +6,6 @@ import pytest
 from llmd_bench.load.workload import (
     CHARACTERS_PER_TOKEN,
     WORDS,
-    ConstantRate,
     Conversations,
     Fixed,
     LogNormal,
@@ -16,7 +15,6 @@ from llmd_bench.load.workload import (
     PromptSource,
     RequestWorkload,
     SharedPrefix,
-    TraceEntry,
     arrivals_s,
     draw,
 )
@@ -35,10 +33,6 @@ def test_no_two_benchmark_prompts_begin_with_the_same_kv_cache_block():
     sources = [PromptSource(32, seed, run) for seed in (0, 1) for run in ("a", "b")]
     prompts = [source.prompt(index)[:block] for source in sources for index in range(50)]
     assert len(set(prompts)) == len(prompts)
-
-
-def test_a_constant_rate_sends_at_even_intervals():
-    assert list(itertools.islice(arrivals_s(ConstantRate(4)), 4)) == [0, 0.25, 0.5, 0.75]
 
 
 def test_a_poisson_rate_is_met_on_average_and_reproducible_by_its_seed():
@@ -71,16 +65,6 @@ def test_prompt_lengths_depend_only_on_the_seed_but_prompt_texts_on_the_run():
     questions = [(one.question(index), other.question(index)) for index in range(20)]
     assert [a.input_tokens for a, _ in questions] == [b.input_tokens for _, b in questions]
     assert not {a.text for a, _ in questions} & {b.text for _, b in questions}
-
-
-def test_different_loads_of_one_run_have_different_prompts():
-    workload = RequestWorkload(Fixed(8), Fixed(8))
-    assert workload.question(0, label="0").text != workload.question(0, label="1").text
-
-
-def test_prompt_lengths_of_a_trace_override_those_of_the_workload():
-    question = RequestWorkload(Fixed(8), Fixed(9)).question(0, recorded=TraceEntry(0.0, 16, None))
-    assert (question.input_tokens, question.output_tokens, len(question.text)) == (16, 9, 64)
 
 
 def test_each_prompt_begins_with_one_of_the_shared_prefixes():

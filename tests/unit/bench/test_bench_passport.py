@@ -2,7 +2,6 @@
 
 import json
 
-from llmd_bench.evals import EvalResult
 from llmd_bench.passport import (
     ColdStart,
     NodeAcceptance,
@@ -13,23 +12,9 @@ from llmd_bench.passport import (
     usd_per_million_output_tokens,
     write_passport,
 )
+from test_bench_evals import result
 
 CHECK = {"name": "failures", "bound": "at most", "limit": 0, "value": 0, "units": "requests", "passed": True}
-
-
-def evaluated():
-    return EvalResult(
-        evaluation="builtin",
-        question_set="q",
-        model="gpt-oss-120b",
-        image="vllm:1",
-        topology="8p-tp1-4d-tp2",
-        config_hash="0123",
-        basis="measured",
-        started="2026-03-01T00:00:00+00:00",
-        wall_s=9.0,
-        answers="1" * 76 + "0" * 4,
-    )
 
 
 def passport(**changes):
@@ -55,7 +40,7 @@ def passport(**changes):
         "load": {"requests": 64},
         "performance": {"output_tokens_per_s": 1000.0},
         "remote_prefill": {"share": 1.0, "failed_prefills": 3},
-        "accuracy": accuracy(evaluated()),
+        "accuracy": accuracy(result("1" * 76 + "0" * 4)),
         "usd_per_million_output_tokens": 106.67,
         "cold_start": ColdStart(applied="a", ready="b", first_token="c", ready_s=90.0, first_token_s=101.0),
         "created": "2026-03-01T00:00:00+00:00",
