@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode
 from xml.sax.saxutils import escape
 
 from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
+from llmd_bench.s3 import BucketStore, s3_store
 
 SECRET = "s3cret"
 PAGE = 2
@@ -81,3 +82,9 @@ def bucket() -> Generator[Bucket]:
     with http_server(made.answer) as server:
         made.url = address_of(server)
         yield made
+
+
+def store_in(url: str, prefix: str = "team a", secret: str = SECRET) -> BucketStore:
+    """A history in the bucket at an address."""
+    keys = {"AWS_REGION": "us-ashburn-1", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": secret}
+    return s3_store(f"s3://results/{prefix}", {**keys, "AWS_ENDPOINT_URL_S3": url})

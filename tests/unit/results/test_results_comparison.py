@@ -29,8 +29,7 @@ def change(a, b, of=TTFT):
 
 def test_a_comparison_rates_shorter_times_as_better_and_lower_rates_as_worse():
     a, b = [row(ttft=500.0, output_tokens_per_s=800.0)], [row(ttft=400.0, output_tokens_per_s=700.0)]
-    assert change(a, b).relative == pytest.approx(-0.2)
-    assert change(a, b).verdict == "better"
+    assert (change(a, b).relative, change(a, b).verdict) == (pytest.approx(-0.2), "better")
     assert change(a, b, metric("tpsg")).verdict == "worse"
 
 
@@ -41,16 +40,14 @@ def test_a_comparison_of_single_runs_has_no_confidence_interval_and_says_so():
 
 
 def test_a_change_within_the_variation_of_repeated_runs_is_unclear_and_beyond_worse():
-    a = [row(ttft=ttft) for ttft in (400.0, 500.0, 600.0)]
-    b = [row(ttft=ttft) for ttft in (420.0, 510.0, 620.0)]
-    assert change(a, b).verdict == "unclear"
-    a = [row(ttft=ttft) for ttft in (500.0, 505.0, 495.0)]
-    b = [row(ttft=ttft) for ttft in (600.0, 606.0, 594.0)]
-    result = change(a, b)
+    def of(*ttfts):
+        return [row(ttft=ttft) for ttft in ttfts]
+
+    assert change(of(400.0, 500.0, 600.0), of(420.0, 510.0, 620.0)).verdict == "unclear"
+    result = change(of(500.0, 505.0, 495.0), of(600.0, 606.0, 594.0))
     assert result.verdict == "worse"
     low, high = result.relative_interval
-    assert low < 0.2 < high
-    assert low > 0.15
+    assert 0.15 < low < 0.2 < high
 
 
 def test_results_are_compared_under_equal_loads_and_other_loads_are_listed():
@@ -89,9 +86,8 @@ def test_a_comparisons_note_reports_another_basis_and_unused_reserved_gpus(befor
 def test_a_comparisons_note_names_a_run_that_could_not_keep_its_request_rate():
     behind = row(arrival="constant", offered_requests_per_s=45, achieved_requests_per_s=32.6)
     kept_up = row(arrival="constant", offered_requests_per_s=45, achieved_requests_per_s=44.9)
-    notes = [note for note in sides([behind], [kept_up]).notes if "were offered" in note]
-    assert len(notes) == 1
-    assert notes[0].startswith("before answered 72% of the 45 requests/s")
+    (note,) = (note for note in sides([behind], [kept_up]).notes if "were offered" in note)
+    assert note.startswith("before answered 72% of the 45 requests/s")
 
 
 def test_a_comparisons_note_reports_failed_requests_and_does_not_count_them_as_slow():

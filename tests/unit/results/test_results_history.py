@@ -2,7 +2,7 @@ import json
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_base.row import Basis, Origin
+from llmd_base.row import Origin
 from llmd_bench.comparison import Side
 from llmd_bench.files import write_rows
 from llmd_bench.history import FolderStore, SideResults, copy_runs, find, runs, stack_folder, stacks
@@ -44,17 +44,17 @@ def test_benchmark_runs_are_found_by_each_form_of_reference(store, reference, wh
     assert times(find(store, reference)) == list(which)
 
 
-@pytest.mark.parametrize("reference", ["dev@cccc", "dev:20200101T000000Z", "dev@second"])
-def test_a_reference_to_a_run_that_the_history_lacks_is_refused_with_existing_ones(store, reference):
-    with pytest.raises(KitError, match="has no result") as caught:
+@pytest.mark.parametrize(
+    ("reference", "lacking", "there"),
+    [
+        *((reference, "has no result", TIMES[2]) for reference in ("dev@cccc", "dev:20200101T000000Z", "dev@second")),
+        ("prod@latest", "Stack prod has no results", "dev"),
+    ],
+)
+def test_a_run_or_stack_that_the_history_lacks_is_refused_with_existing_ones(store, reference, lacking, there):
+    with pytest.raises(KitError, match=lacking) as caught:
         find(store, reference)
-    assert TIMES[2] in caught.value.remedy
-
-
-def test_a_stack_without_results_is_refused_with_stacks_that_have_some(store):
-    with pytest.raises(KitError, match="Stack prod has no results") as caught:
-        find(store, "prod@latest")
-    assert "dev" in caught.value.remedy
+    assert there in caught.value.remedy
 
 
 LOAD = "20260304T130000Z"
@@ -81,13 +81,6 @@ def test_the_error_for_a_history_of_loads_only_says_how_to_name_a_load(tmp_path)
     with pytest.raises(KitError, match="loads") as caught:
         find(FolderStore(tmp_path), "dev@latest")
     assert "dev:TIME" in caught.value.remedy
-
-
-def test_copying_a_history_copies_bench_loads_as_well_as_smoke_benchmarks(loaded, tmp_path):
-    target = FolderStore(tmp_path / "copy")
-    assert len(copy_runs(loaded, target, "dev", lambda _: None)) == 4
-    assert copy_runs(loaded, target, "dev", lambda _: None) == []
-    assert [run.kind for run in runs(target, "dev", loads=True)] == ["load", "smoke", "smoke", "smoke"]
 
 
 def test_results_of_all_models_of_a_stacks_benchmark_are_one_run_in_the_history(store, tmp_path):
@@ -117,12 +110,13 @@ def test_latencies_of_single_requests_omit_failed_requests_and_truncated_lines(s
     assert (latencies.ttft_ms, latencies.itl_ms) == ([500, 750, 250], [125, 62.5, 125])
 
 
-def test_copying_a_history_copies_only_missing_runs_and_is_an_error_without_runs(store, tmp_path):
+def test_copying_a_history_copies_missing_runs_of_both_kinds_and_is_an_error_without_runs(loaded, tmp_path):
     target, told = FolderStore(tmp_path / "copy"), []
-    assert len(copy_runs(store, target, "dev", told.append)) == 3
-    assert copy_runs(store, target, "dev", told.append) == []
-    assert told == [*reversed(TIMES)]
-    assert find(target, "dev@latest")[0].rows == find(store, "dev@latest")[0].rows
+    assert len(copy_runs(loaded, target, "dev", told.append)) == 4
+    assert copy_runs(loaded, target, "dev", told.append) == []
+    assert told == [LOAD, *reversed(TIMES)]
+    assert [run.kind for run in runs(target, "dev", loads=True)] == ["load", "smoke", "smoke", "smoke"]
+    assert find(target, "dev@latest")[0].rows == find(loaded, "dev@latest")[0].rows
     with pytest.raises(KitError, match="no results to copy"):
         copy_runs(FolderStore(tmp_path / "none"), target, "dev", lambda _: None)
 
@@ -156,11 +150,7 @@ def test_a_stack_named_with_organization_and_project_has_one_history_folder(tmp_
 
 @pytest.mark.parametrize(
     ("bases", "worst"),
-    [
-        ([Basis.MEASURED], Basis.MEASURED),
-        ([Basis.MEASURED, Basis.CALIBRATED], Basis.CALIBRATED),
-        ([Basis.BOUND, Basis.MEASURED], Basis.BOUND),
-    ],
+    [(["measured"], "measured"), (["measured", "calibrated"], "calibrated"), (["bound", "measured"], "bound")],
 )
 def test_the_basis_of_one_side_of_a_comparison_is_that_of_its_least_certain_row(bases, worst):
     assert SideResults(Side("a", tuple(row(basis=basis) for basis in bases))).basis == worst

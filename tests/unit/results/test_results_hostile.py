@@ -90,12 +90,9 @@ def test_named_pipes_in_a_results_folder_are_ignored(tmp_path):
 
 
 def test_results_with_more_than_500_different_loads_are_refused():
+    rows = [row(concurrency=2.0**i) for i in range(40)] * 2 + [row(model=f"m{i}") for i in range(500)]
     with pytest.raises(KitError, match="more than 500 different loads"):
-        grouped(
-            [row(concurrency=float(2**i if i < 40 else 10**6 * 1.1**i)) for i in range(40)] * 2
-            + [row(model=f"m{i}") for i in range(500)],
-            by_deployment=False,
-        )
+        grouped(rows, by_deployment=False)
 
 
 @pytest.mark.parametrize("times", ['["a", 1]', "[1, [2]]", "[NaN, 1]", "[1e400, 1]", '{"a": 1}', '"ab"', "7"])

@@ -10,19 +10,13 @@ from llmd_bench.files import Hints, row_json
 from llmd_bench.history import FolderStore, copy_runs, runs
 from llmd_bench.jobs import smoke as smoke_job
 from llmd_bench.load import pod_load
-from llmd_bench.s3 import s3_store
 from llmd_oke.operations.load import LoadFolder, LoadMeasurement, store_load
 from llmd_pods.prewarm.places import UnsafeNameError, inside
 from results_rows import row
-from s3_service import SECRET, bucket
+from s3_service import bucket, store_in
 
 TIME = "20260301T120000Z"
 ROWS = f"dev/{TIME}/rows.jsonl"
-
-
-def bucket_store(url):
-    keys = {"AWS_REGION": "us-ashburn-1", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": SECRET}
-    return s3_store("s3://results/kit", {**keys, "AWS_ENDPOINT_URL_S3": url})
 
 
 LEADING_OUT = (
@@ -66,7 +60,7 @@ def test_a_run_with_a_name_that_leaves_its_folder_is_not_copied_at_all(tmp_path,
 
 @pytest.mark.parametrize("name", ["/etc/cron.d/x", "../x", "..", ".", "", "a/../../x", "a\\b", "a\nb", "a/"])
 def test_folders_and_buckets_of_results_refuse_file_names_that_leave_them(tmp_path, name):
-    for store in (FolderStore(tmp_path / "history"), bucket_store("https://objects.test")):
+    for store in (FolderStore(tmp_path / "history"), store_in("https://objects.test")):
         with pytest.raises(KitError, match="the name "):
             store.write(name, b"x")
         with pytest.raises(KitError, match="the name "):
@@ -113,7 +107,7 @@ def test_a_bucket_with_an_unsafe_name_is_refused_with_the_name(tmp_path):
         service.files[f"kit/{ROWS}"] = row_json(row()).encode()
         service.files[f"kit/dev/{TIME}/../../../evil"] = b"x"
         with pytest.raises(KitError, match=r"invalid path: .*\.\./\.\./\.\./evil"):
-            copy_runs(bucket_store(service.url), FolderStore(tmp_path / "history"), "dev", lambda _: None)
+            copy_runs(store_in(service.url, "kit"), FolderStore(tmp_path / "history"), "dev", lambda _: None)
     assert not list(tmp_path.iterdir())
 
 

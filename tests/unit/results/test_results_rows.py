@@ -42,12 +42,8 @@ def test_a_rows_concurrency_is_that_of_its_closed_loop_or_else_the_mean_in_fligh
 
 
 def test_a_result_rows_notes_have_its_stages_window_health_failures_and_repetition():
-    outcome = of(
-        ConstantRate(1),
-        health=Health(spoiled="too slow"),
-        window=MeasuredWindow(0, 2, "all"),
-        second_try_because="it ended",
-    )
+    changes = {"health": Health(spoiled="too slow"), "window": MeasuredWindow(0, 2, "all")}
+    outcome = of(ConstantRate(1), second_try_because="it ended", **changes)
     assert outcome.notes == (
         "counted: all",
         "too slow",

@@ -2,7 +2,8 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_bench.files import Hints, write_rows
 from llmd_bench.readers import read, read_all
-from results_rows import row
+from llmd_bench.readers.source import gpu_product
+from results_rows import NAMES, row
 
 
 def test_rows_in_the_kits_format_are_read_unchanged(tmp_path):
@@ -68,3 +69,19 @@ def test_unreadable_result_files_in_a_folder_are_named(tmp_path):
     result = read(tmp_path)
     assert len(result.rows) == 1
     assert [item.file.rsplit("/", 1)[1] for item in result.rejected] == ["a.yaml", "b.json", "c.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("AMD-Instinct-MI300X", "MI300X"),
+        ("AMD Instinct MI325X", "MI325X"),
+        ("NVIDIA-H100-80GB-HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA-B200", "B200"),
+    ],
+)
+def test_gpus_are_named_by_product_without_the_vendor(name, product):
+    """Boards of a product with other limits keep their names."""
+    assert gpu_product(name, NAMES.gpus) == product
