@@ -18,9 +18,11 @@ from llmd_bench.deployment import (
     ReportedTopology,
     RouterPart,
 )
-from llmd_bench.evidence import DecisionCounter, EvidenceSettings
+from llmd_bench.evidence import DecisionCounter, EvidenceSettings, OtherApi
 from llmd_bench.load.generator import CompletionsTarget
 from llmd_bench.smoke import SmokePlan, SmokeResult, smoke
+from llmd_bench.smoke_request import PodGroup, SmokeLimits, SmokeRequest
+from llmd_oke.catalogue.benchmarks import builtin_set
 
 DECISIONS = DecisionCounter(
     ("llm_d_inference_scheduler_disagg_decision_total", "llm_d_inference_scheduler_pd_decision_total"),
@@ -101,6 +103,33 @@ TOPOLOGY = ReportedTopology(
     ),
     (RouterPart("epp", "llm-d-inference-scheduler", "v0.7.1", {"plugins": []}), RouterPart("envoy", "envoy", "1.34")),
 )
+
+REQUEST = SmokeRequest(
+    namespace="llm-d",
+    service="gpt",
+    model=MODEL,
+    topology=TOPOLOGY,
+    input_tokens=64,
+    output_tokens=5,
+    requests=8,
+    concurrency=2,
+    timeout_s=20.0,
+    thresholds=SmokeLimits(min_remote_prefill_share=0.95),
+    groups=(
+        PodGroup("a", "router", {"role": "router"}, 9090),
+        PodGroup("a", "prefill", {"role": "prefill"}, 8000),
+        PodGroup("a", "decode", {"role": "decode"}, 8200),
+    ),
+    server_port=8000,
+    prefill_header="x-prefiller-host-port",
+    other_apis=(OtherApi("responses", remote_prefill=True),),
+    evidence=EvidenceSettings(DECISIONS),
+    facts={"stack": "mine"},
+)
+"""A smoke benchmark of the deployment as pods of a cluster."""
+
+QUESTIONS = builtin_set().model_copy(update={"registers": {50: 20}})
+"""Few short questions of the kit's own."""
 
 _METRICS = {
     "router": 'llm_d_inference_scheduler_disagg_decision_total{{decision_type="prefill-decode"}} {decisions}\n',

@@ -20,24 +20,11 @@ class nixlError(Exception):  # noqa: N801 - as NIXL names them
     """Base of the bindings' exceptions, which has no other base than Exception."""
 
 
-class nixlNotFoundError(nixlError):  # noqa: N801 - NIXL's name
-    pass
-
-
-class nixlInvalidParamError(nixlError):  # noqa: N801 - NIXL's name
-    pass
-
-
-class nixlMismatchError(nixlError):  # noqa: N801 - NIXL's name
-    pass
-
-
-class nixlBackendError(nixlError):  # noqa: N801 - NIXL's name
-    pass
-
-
-class nixlRemoteDisconnectError(nixlError):  # noqa: N801 - NIXL's name
-    pass
+nixlNotFoundError = type("nixlNotFoundError", (nixlError,), {})  # noqa: N816 - NIXL's names
+nixlInvalidParamError = type("nixlInvalidParamError", (nixlError,), {})  # noqa: N816
+nixlMismatchError = type("nixlMismatchError", (nixlError,), {})  # noqa: N816
+nixlBackendError = type("nixlBackendError", (nixlError,), {})  # noqa: N816
+nixlRemoteDisconnectError = type("nixlRemoteDisconnectError", (nixlError,), {})  # noqa: N816
 
 
 def _require(there: bool) -> None:

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from fake_deployment import TOPOLOGY, Answer
+from fake_deployment import QUESTIONS, TOPOLOGY, Answer
 from llmd_base.errors import KitError
 from llmd_bench.deployment import (
     MetricSample,
@@ -18,7 +18,6 @@ from llmd_bench.evals import builtin_items
 from llmd_bench.evidence import ApiAnswer, OtherApi
 from llmd_bench.smoke import SmokeProgress, SmokeResult, about_simulation, evaluate, smoke
 from llmd_bench.smoke_request import SmokeLimits
-from smoke_requests import QUESTIONS
 
 ALL_REMOTE = SmokeLimits(min_remote_prefill_share=0.95)
 AGGREGATED = ReportedTopology("agg-tp1-2r", (ReportedServers("aggregated", 2, Parallelism(1)),))
@@ -191,7 +190,6 @@ def test_a_note_reports_a_machine_too_slow_for_the_simulation() -> None:
     assert list(about_simulation(of_real_servers, of_real_servers)) == []
 
 
-DISAGGREGATED = (OtherApi("chat", remote_prefill=True), OtherApi("responses", remote_prefill=True))
 MEASURED = 1 + 1 + 8
 """Requests of the fake deployment's plan before other APIs are asked: probe, warm-up, measurement."""
 
@@ -201,7 +199,7 @@ async def result(deployment, *apis: OtherApi) -> SmokeResult:
 
 
 async def test_the_smoke_benchmark_sends_each_other_vllm_api_one_prompt_of_measured_length(deployment):
-    outcome = await result(deployment, *DISAGGREGATED)
+    outcome = await result(deployment, *(OtherApi(name, remote_prefill=True) for name in ("chat", "responses")))
     chat, responses = deployment.requests[MEASURED:]
     assert len(chat["messages"][0]["content"]) == len(responses["input"]) == 4 * 64
     assert outcome.passed

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from fake_deployment import Deployment, measured
+from fake_deployment import QUESTIONS, REQUEST, Deployment, measured
 from llmd_base.addresses import HttpEndpoint, PodAddress
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
@@ -26,7 +26,6 @@ from llmd_bench.smoke import TOO_SLOW, SmokeResult
 from llmd_bench.smoke_request import SmokeLimits
 from llmd_bench.tables import render
 from rich.console import Console
-from smoke_requests import QUESTIONS, REQUEST
 
 HOW = RunContext()
 
@@ -42,20 +41,20 @@ def shown(result: SmokeResult) -> str:
     return text.getvalue()
 
 
-async def test_a_packed_benchmark_result_is_shown_summarized_and_reported_as_the_original(result):
+def test_a_packed_benchmark_result_is_shown_summarized_and_reported_as_the_original(result):
     arrived = unpack(pack(REQUEST, HOW, result).result)
     assert shown(arrived) == shown(result)
     assert {**summarize_result(arrived), "load": None} == {**summarize_result(result), "load": None}
     assert build_report(arrived).results.request_performance == build_report(result).results.request_performance
 
 
-async def test_a_smoke_jobs_summary_is_stored_as_json_and_its_report_as_yaml(result):
+def test_a_smoke_jobs_summary_is_stored_as_json_and_its_report_as_yaml(result):
     texts = pack(REQUEST, HOW, result).texts
     assert json.loads(texts["summary.json"])["passed"] is False
     assert "version: '0.2'" in texts["report.yaml"]
 
 
-async def test_a_result_too_large_for_a_configmap_omits_token_times(result, monkeypatch):
+def test_a_result_too_large_for_a_configmap_omits_token_times(result, monkeypatch):
     monkeypatch.setattr(smoke_job, "LARGEST_BYTES", LARGEST_BYTES // 20)
     random = Random(1)  # noqa: S311 - noise
     times = [[random.random() for _ in range(3000)] for _ in range(25)]
@@ -69,19 +68,11 @@ async def test_a_result_too_large_for_a_configmap_omits_token_times(result, monk
     assert "too large" in arrived.notes[-1]
 
 
-def test_a_damaged_packed_benchmark_result_is_refused_with_an_explanation():
-    with pytest.raises(KitError, match="can't be read"):
-        unpack(b"nonsense")
-
-
-async def test_a_smoke_jobs_termination_message_names_missed_limits_and_next_command(result):
+def test_a_smoke_jobs_termination_message_names_missed_limits_a_slow_machine_and_what_to_do(result):
     words = json.loads(termination_message("gpt", result))
     assert words["failed"] == ["TTFT p95"]
     assert words["message"].startswith("gpt failed its smoke benchmark: TTFT p95")
     assert words["message"].endswith("llmd-oke smoke --fetch --stack mine")
-
-
-async def test_a_smoke_jobs_termination_message_reports_a_machine_too_slow_to_simulate(result):
     slow = f"{TOO_SLOW}: 34% of its steps were late"
     assert slow in json.loads(termination_message("gpt", replace(result, notes=(slow,))))["message"]
 
@@ -110,11 +101,7 @@ class FakeCluster:
         return [PodAddress(labels["role"], labels["role"])]
 
     def pod(self, namespace, pod, port):
-        return (
-            HttpEndpoint(self._deployment.url)
-            if port == REQUEST.server_port
-            else HttpEndpoint(f"{self._deployment.url}/{pod.name}")
-        )
+        return HttpEndpoint(self._deployment.url + ("" if port == REQUEST.server_port else f"/{pod.name}"))
 
     def apply(self, config_map):
         self.applied.append(config_map)

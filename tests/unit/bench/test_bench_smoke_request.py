@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 from bench_records import failed, request
-from fake_deployment import TOPOLOGY
+from fake_deployment import REQUEST, TOPOLOGY
 from llmd_base.addresses import HttpEndpoint, PodAddress
 from llmd_base.row import Basis
 from llmd_bench.deployment import RouterPart
@@ -10,7 +10,6 @@ from llmd_bench.performance import summarize
 from llmd_bench.run_context import VARIABLE, RunContext, from_environment
 from llmd_bench.smoke import resolve
 from llmd_bench.smoke_request import SmokeLimits, from_json, judge
-from smoke_requests import REQUEST
 from test_bench_evidence import decode, prefill, prove, router
 
 PODS = {
