@@ -1,7 +1,7 @@
 from collections import Counter
 from dataclasses import fields
 from ipaddress import IPv4Network
-from itertools import combinations, product
+from itertools import combinations
 
 import pytest
 from created_stacks import found, refusals, validated
@@ -379,70 +379,6 @@ def test_subnets_lie_in_the_vcn_never_overlap_and_have_enough_addresses(prefix, 
     assert all(part.needed > part.room for part in result.too_small)
 
 
-# group | in, out or both | protocols | ports (`<` source ports) | peers | n: with a VCN-native network only
-TABLE = """
-api | out | tcp | | services |
-api | out | tcp | 10250 | workers |
-api | both | tcp | 12250 | workers |
-api | both | tcp | 6443 | api |
-api | in | tcp | 6443 | workers |
-api | both | icmp | | workers |
-api | in | tcp | 6443 | operator bastion_host 10.140.0.128/27 203.0.113.0/24 198.51.100.7/32 |
-api | in | tcp | 6443 | pods | n
-api | in | tcp | 12250 | pods | n
-api | out | tcp | | pods | n
-workers | out | tcp | | services |
-workers | both | all | | workers |
-workers | out | tcp | 6443 | api |
-workers | out | tcp | 12250 | api |
-workers | out | tcp | 10250 | api |
-workers | in | all | | api |
-workers | both | icmp | | 0.0.0.0/0 |
-workers | both | all | | pods | n
-workers | out | all | | 0.0.0.0/0 |
-workers | in | tcp udp | 30000-32767 | load_balancers public_load_balancers |
-workers | in | tcp | 10256 | load_balancers public_load_balancers |
-workers | in | tcp | 22 | bastion_host |
-workers | both | tcp udp | 111 | storage |
-workers | both | tcp | 2048-2050 | storage |
-workers | out | udp | 2048 | storage |
-workers | both | tcp | <512-1023 988 | lustre |
-operator | both | tcp | <512-1023 988 | lustre |
-pods | out | tcp | | services | n
-pods | both | all | | pods workers load_balancers public_load_balancers | n
-pods | out | tcp | 6443 | api | n
-pods | out | tcp | 12250 | api | n
-pods | in | all | | api | n
-pods | both | icmp | | 0.0.0.0/0 | n
-pods | out | all | | 0.0.0.0/0 | n
-load_balancers | out | tcp udp | 30000-32767 | workers |
-load_balancers | out | tcp | 10256 | workers |
-load_balancers | out | icmp | | workers |
-load_balancers | out | all | | pods | n
-load_balancers | in | all | | 10.140.0.0/16 |
-public_load_balancers | out | tcp udp | 30000-32767 | workers |
-public_load_balancers | out | tcp | 10256 | workers |
-public_load_balancers | out | icmp | | workers |
-public_load_balancers | out | all | | pods | n
-public_load_balancers | in | tcp | 80 | 0.0.0.0/0 |
-public_load_balancers | in | tcp | 443 | 0.0.0.0/0 |
-operator | out | tcp | | services |
-operator | out | tcp | 6443 | api |
-operator | out | all | | 0.0.0.0/0 |
-operator | in | tcp | 22 | bastion_host |
-operator | in | icmp | | bastion_host |
-bastion_host | in | tcp | 22 | 192.0.2.0/24 |
-bastion_host | out | tcp | | services |
-bastion_host | out | tcp | 22 | operator workers |
-bastion_host | out | tcp | 6443 | api |
-storage | in | tcp udp | 111 | workers |
-storage | in | udp | 2048 | workers |
-storage | in | tcp | 2048-2050 | workers |
-storage | out | tcp udp | <111 | workers |
-storage | out | tcp | <2048-2050 | workers |
-lustre | both | tcp | <512-1023 988 | lustre workers operator |
-"""
-
 CIDRS = {
     "vcn": ["10.140.0.0/16"],
     "bastion-subnet": ["10.140.0.128/27"],
@@ -459,19 +395,6 @@ ALL_PARTS = {
     "lustre": True,
 }
 
-DIRECTIONS = {"in": ["ingress"], "out": ["egress"], "both": ["ingress", "egress"]}
-
-
-def expected(cni):
-    for line in TABLE.strip().splitlines():
-        group, directions, protocols, ports, peers, native = (part.strip() for part in line.split("|"))
-        if native and cni == "flannel":
-            continue
-        source = [port[1:] for port in ports.split() if port.startswith("<")]
-        destination = [port for port in ports.split() if not port.startswith("<")]
-        for direction, protocol, peer in product(DIRECTIONS[directions], protocols.split(), peers.split()):
-            yield group, direction, protocol, "".join(destination), "".join(source), peer
-
 
 def rows_of(choices, cidrs=None):
     return [
@@ -487,9 +410,12 @@ def rows_of(choices, cidrs=None):
     ]
 
 
-@pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
-def test_every_security_rule_of_the_catalogue_and_no_other_is_planned_exactly_once(cni):
-    assert Counter(rows_of(NetworkChoices(cni=cni, **ALL_PARTS))) == Counter(expected(cni))
+def test_a_flannel_network_has_the_rules_of_a_vcn_native_one_but_for_those_of_pods():
+    """Those of VCN-native networks stand in golden files."""
+    native = rows_of(NetworkChoices(**ALL_PARTS))
+    assert len(set(native)) == len(native)
+    without_pods = [row for row in native if "pods" not in {row[0], row[5]}]
+    assert rows_of(NetworkChoices(cni="flannel", **ALL_PARTS)) == without_pods
 
 
 def test_a_private_endpoint_without_allow_list_is_reachable_only_from_the_vcn():
