@@ -4,23 +4,14 @@ from llmd_oke.catalogue.client_requests import client_requests
 
 CLIENTS_FIELDS = (
     *("messages", "prompt", "input", "model", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens"),
-    *(
-        "frequency_penalty",
-        "logit_bias",
-        "logprobs",
-        "top_logprobs",
-        "n",
-        "presence_penalty",
-        "response_format",
-        "seed",
-    ),
-    *("stop", "stream", "stream_options", "temperature", "top_p", "tools", "tool_choice", "reasoning_effort", "user"),
+    *("frequency_penalty", "logit_bias", "logprobs", "top_logprobs", "n", "presence_penalty", "response_format"),
+    *("seed", "stop", "stream", "stream_options", "temperature", "top_p", "tools", "tool_choice", "user"),
     *("top_k", "min_p", "repetition_penalty", "length_penalty", "stop_token_ids", "ignore_eos", "skip_special_tokens"),
     *("prompt_logprobs", "allowed_token_ids", "bad_words", "echo", "suffix", "add_generation_prompt", "documents"),
     *("continue_final_message", "chat_template", "chat_template_kwargs", "structured_outputs", "return_token_ids"),
     *("instructions", "metadata", "previous_response_id", "reasoning", "store", "text", "truncation", "system"),
     *("service_tier", "prompt_cache_key", "safety_identifier", "thinking_token_budget", "dimensions"),
-    "encoding_format",
+    *("reasoning_effort", "encoding_format"),
 )
 """What the load generator, evaluations and clients of OpenAI's and Anthropic's send."""
 

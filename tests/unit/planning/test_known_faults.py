@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ from llmd_oke import catalogue
 from llmd_oke.config.engine import flags_by_word
 from llmd_oke.planning.known_faults import known_faults
 from project_entries import model_entry, write_entry
-from stack_files import StackObject, known_model, model, plan, problems
+from stack_files import StackObject, model, plan, problems
 
 DBO = {"extraArgs": ["--enable-dbo"], "all2AllBackend": "deepep_high_throughput"}
 RANKS = "agg-tp1dp8ep-1r"
@@ -89,10 +90,8 @@ def test_a_known_vllm_fault_of_an_arguments_value_is_reported_at_that_argument(a
     assert told("scales for keys and values", servers) == [f"models[0].engine.extraArgs[{i}]" for i in found]
 
 
-def test_a_fault_of_a_catalogue_entrys_argument_is_reported_at_the_roles_setting(monkeypatch: pytest.MonkeyPatch):
-    known = known_model("qwen3-235b-a22b-fp8")
-    balancing = known.model_copy(update={"arguments": (*known.arguments, "--enable-eplb")})
-    monkeypatch.setattr(catalogue, "model", lambda _: balancing)
+def test_a_fault_of_a_catalogue_entrys_argument_is_reported_at_the_roles_setting(model_with: Callable[..., Any]):
+    known = model_with("qwen3-235b-a22b-fp8", arguments=("--enable-eplb",))
     engine = {"gpuMemoryUtilization": 0.8, "decode": {"all2AllBackend": "mori_low_latency"}}
     servers = model("1p-tp1dp8ep-1d-tp1dp8ep", model=known.name, engine=engine)
     assert told("EPLB", servers) == ["models[0].engine.decode.all2AllBackend"]

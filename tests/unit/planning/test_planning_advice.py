@@ -5,7 +5,7 @@ import pytest
 from created_stacks import created
 from llmd_oke import catalogue
 from llmd_oke.planning import Advice, merge_advice
-from stack_files import StackObject, created_pool, existing_cluster, known_model, model, plan
+from stack_files import StackObject, created_pool, existing_cluster, model, plan
 
 
 def advice(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
@@ -103,61 +103,37 @@ def test_check_advises_against_disaggregation_of_short_prompts(tokens: int, shor
     assert "models[0].workload.inputTokens" not in advice(model("agg-tp1-1r", workload=workload))
 
 
-@pytest.fixture
-def model_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Make the catalogue's gpt-oss-120b have so many billions of parameters."""
-    known = known_model("gpt-oss-120b")
-
-    def change(billions: float) -> None:
-        parameters = known.parameters.model_copy(update={"total_billions": billions})
-        monkeypatch.setattr(catalogue, "model", lambda name: known.model_copy(update={"parameters": parameters}))
-
-    return change
-
-
-def test_check_advises_against_disaggregation_of_small_models(model_of: Callable[[float], None]):
-    model_of(8.0)
+def test_check_advises_against_disaggregation_of_small_models(model_with: Callable[..., Any]):
+    model_with("gpt-oss-120b", parameters={"total_billions": 8.0})
     assert "8 billion" in advice(model("8p-tp1-4d-tp2"))["models[0].topology"]
     assert "models[0].topology" not in advice(model("agg-tp1-2r"))
-    model_of(20.0)
+    model_with("gpt-oss-120b", parameters={"total_billions": 20.0})
     assert "models[0].topology" not in advice(model("8p-tp1-4d-tp2"))
 
 
 @pytest.mark.parametrize(
-    ("billions", "topology", "input_tokens", "output_tokens", "advised"),
+    ("billions", "topology", "tokens", "advised"),
     [
-        (101.0, "agg-tp1-2r", 4000, 256, True),
-        (100.0, "agg-tp1-2r", 4000, 256, False),
-        (101.0, "agg-tp1-1r", 4000, 256, False),
-        (101.0, "agg-tp1-2r", 3999, 256, False),
-        (101.0, "agg-tp1-2r", 5000, 5000, True),
-        (101.0, "agg-tp1-2r", 5000, 5001, False),
+        (101.0, "agg-tp1-2r", (4000, 256), True),
+        (100.0, "agg-tp1-2r", (4000, 256), False),
+        (101.0, "agg-tp1-1r", (4000, 256), False),
+        (101.0, "agg-tp1-2r", (3999, 256), False),
+        (101.0, "agg-tp1-2r", (5000, 5000), True),
+        (101.0, "agg-tp1-2r", (5000, 5001), False),
     ],
 )
 def test_check_advises_disaggregation_for_long_prompts_to_servers_of_large_models(
-    model_of: Callable[[float], None],
-    billions: float,
-    topology: str,
-    input_tokens: int,
-    output_tokens: int,
-    advised: bool,
+    model_with: Callable[..., Any], billions: float, topology: str, tokens: tuple[int, int], advised: bool
 ):
-    model_of(billions)
-    workload = {"inputTokens": input_tokens, "outputTokens": output_tokens}
+    model_with("gpt-oss-120b", parameters={"total_billions": billions})
+    workload = dict(zip(("inputTokens", "outputTokens"), tokens, strict=True))
     text = advice(model(topology, workload=workload)).get("models[0].topology", "")
     assert ("separate prefill and decode servers" in text) is advised
 
 
 @pytest.mark.parametrize(
     ("itl_ms", "reason"),
-    [
-        (5, "large tensor parallel size"),
-        (9.9, "large tensor"),
-        (10, None),
-        (25, None),
-        (50, None),
-        (51, "plain aggregated"),
-    ],
+    [(5, "large tensor parallel size"), (9.9, "large tensor"), (10, None), (50, None), (51, "plain aggregated")],
 )
 def test_check_advises_against_disaggregation_for_very_low_or_high_itl_targets(itl_ms: float, reason: str | None):
     text = advice(model(slo={"itlMs": itl_ms})).get("models[0].slo.itlMs")
@@ -182,14 +158,15 @@ def test_check_reports_free_gpus_on_used_nodes_only_if_they_add_up_to_a_node(sha
     assert "gpuPools" not in advice(model("3p-tp1-1d-tp2"), nodes=1)
     shape_with(4)
     assert advice(model("4p-tp1-4d-tp1"), nodes=2)["gpuPools"].startswith("8 GPUs stay free on the 2 nodes in use")
+
+
+def test_check_blames_free_gpus_on_virtual_functions_only_if_fewer_are_free(shape_with: Callable[[int], None]):
+    given = advice(model("1p-tp1dp5ep-1d-tp1dp5ep", copies=2), nodes=4)
+    assert given["gpuPools"] == "12 GPUs stay free on the 4 nodes in use"
+    shape_with(4)
     text = advice(model("8p-tp1-4d-tp2"), nodes=4)["gpuPools"]
     assert text.startswith("16 GPUs stay free on the 4 nodes in use")
     assert "virtual functions" in text
-
-
-def test_check_does_not_blame_free_gpus_on_virtual_functions_if_as_many_are_free():
-    given = advice(model("1p-tp1dp5ep-1d-tp1dp5ep", copies=2), nodes=4)
-    assert given["gpuPools"] == "12 GPUs stay free on the 4 nodes in use"
 
 
 @pytest.mark.parametrize(("built", "told"), [("2026.04.29", True), ("2026.04.30", False)])

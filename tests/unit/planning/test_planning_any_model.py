@@ -1,10 +1,10 @@
 """Models of every kind: what their servers may have, what a node too small is told, and whether P/D pays."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from llmd_bench.deployment import Parallelism
-from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LinearAttention, blocks_allow, heads_allow, state_tokens
 from llmd_oke.planning.conditions import deployed_conditions
 from llmd_oke.planning.planned_model import memory
@@ -35,16 +35,12 @@ def test_only_expert_parallelism_permits_sizes_that_would_split_weight_blocks():
     assert problems(model("agg-tp8ep-1r", model=QWEN, workload=WORKLOAD)) == []
 
 
-def test_quantized_weight_blocks_of_dense_layers_limit_the_tensor_parallel_size_too():
-    dense = known_model("qwen3-32b")
-    scaled = dense.model_copy(update={"weights": dense.weights.model_copy(update={"block_size": 128})})
-    assert [size for size in (1, 2, 4, 8) if blocks_allow(scaled, Parallelism(size))] == [1, 2, 4, 8]
-    narrow = scaled.architecture.model_copy(update={"intermediate_size": 128 * 6})
-    assert [
-        size
-        for size in (1, 2, 4, 8)
-        if blocks_allow(scaled.model_copy(update={"architecture": narrow}), Parallelism(size))
-    ] == [1, 2]
+@pytest.mark.parametrize(("architecture", "allowed"), [({}, [1, 2, 4, 8]), ({"intermediate_size": 128 * 6}, [1, 2])])
+def test_quantized_weight_blocks_of_dense_layers_limit_the_tensor_parallel_size_too(
+    model_with: Callable[..., Any], architecture: dict[str, int], allowed: list[int]
+):
+    scaled = model_with("qwen3-32b", weights={"block_size": 128}, architecture=architecture)
+    assert [size for size in (1, 2, 4, 8) if blocks_allow(scaled, Parallelism(size))] == allowed
 
 
 def test_a_tensor_parallel_size_must_divide_or_be_a_multiple_of_the_kv_heads():
@@ -52,10 +48,8 @@ def test_a_tensor_parallel_size_must_divide_or_be_a_multiple_of_the_kv_heads():
     assert not heads_allow(known_model("mixtral-8x22b"), 3)
 
 
-def test_a_model_that_fits_no_node_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch):
-    large = known_model("deepseek-r1")
-    weights = large.weights.model_copy(update={"gib": 2500.0})
-    monkeypatch.setattr(catalogue, "model", lambda name: large.model_copy(update={"weights": weights}))
+def test_a_model_that_fits_no_node_is_refused_with_what_it_needs(model_with: Callable[..., Any]):
+    model_with("deepseek-r1", weights={"gib": 2500.0})
     (problem,) = problems(model("agg-tp8-1r", model="deepseek-r1", workload=WORKLOAD))
     assert (problem.path, "2500 GiB of weights" in problem.why) == ("models[0].topology", True)
     assert "of MI300X it takes 16 GPUs on 2 nodes" in problem.accepted
@@ -65,10 +59,8 @@ def test_a_model_that_fits_no_node_is_refused_with_what_it_needs(monkeypatch: py
     assert "MI300X" not in problem.accepted
 
 
-def test_a_model_of_as_many_gpus_as_a_node_has_is_not_said_to_need_several_nodes(monkeypatch: pytest.MonkeyPatch):
-    large = known_model(QWEN)
-    weights = large.weights.model_copy(update={"gib": 1350.0})
-    monkeypatch.setattr(catalogue, "model", lambda name: large.model_copy(update={"weights": weights}))
+def test_a_model_of_as_many_gpus_as_a_node_has_is_not_said_to_need_several_nodes(model_with: Callable[..., Any]):
+    model_with(QWEN, weights={"gib": 1350.0})
     (problem,) = problems(model("agg-tp4-1r", model=QWEN, workload=WORKLOAD))
     assert "1350 GiB of weights" in problem.why
     assert problem.accepted.endswith(" GiB, or a shorter engine.maxModelLen")
@@ -76,12 +68,12 @@ def test_a_model_of_as_many_gpus_as_a_node_has_is_not_said_to_need_several_nodes
 
 @pytest.mark.parametrize(("left_gib", "counted"), [(0, False), (0.5, True)])
 def test_a_model_whose_longest_sequence_fills_gpus_has_no_number_of_gpus(
-    monkeypatch: pytest.MonkeyPatch, left_gib: float, counted: bool
+    model_with: Callable[..., Any], left_gib: float, counted: bool
 ):
-    large, sequence_gib = known_model("deepseek-r1"), 10
-    cache = large.kv_cache.model_copy(update={"bytes_per_token": sequence_gib * 2**30 // large.max_model_len})
-    filled = {"kv_cache": cache, "activation_gib_per_gpu": 0.95 * SHAPE.gpu.memory_gib - sequence_gib - left_gib}
-    monkeypatch.setattr(catalogue, "model", lambda name: large.model_copy(update=filled))
+    sequence_gib = 10
+    cache = {"bytes_per_token": sequence_gib * 2**30 // known_model("deepseek-r1").max_model_len}
+    activation_gib = 0.95 * SHAPE.gpu.memory_gib - sequence_gib - left_gib
+    model_with("deepseek-r1", kv_cache=cache, activation_gib_per_gpu=activation_gib)
     (problem,) = problems(model("agg-tp8-1r", model="deepseek-r1", workload=WORKLOAD))
     assert problem.accepted.startswith("for aggregated: narrower weights, or a node with 8 GPUs of at least ")
     assert ("of MI300X it takes" in problem.accepted) is counted
@@ -107,20 +99,16 @@ def test_an_attention_backend_new_in_a_releases_vllm_requires_an_accuracy_evalua
     assert plan(servers, release="llm-d-0.7.0").models[0].answer_changes == ()
 
 
-def test_a_number_of_heads_that_the_attention_backend_lacks_is_refused(monkeypatch: pytest.MonkeyPatch):
-    deepseek = known_model("deepseek-r1")
-    architecture = deepseek.architecture.model_copy(update={"attention_heads": 40, "key_value_heads": 40})
-    monkeypatch.setattr(catalogue, "model", lambda name: deepseek.model_copy(update={"architecture": architecture}))
+def test_a_number_of_heads_that_the_attention_backend_lacks_is_refused(model_with: Callable[..., Any]):
+    model_with("deepseek-r1", architecture={"attention_heads": 40, "key_value_heads": 40})
     (problem,) = problems(model("agg-tp8-1r", model="deepseek-r1", workload=WORKLOAD))
     assert (problem.path, problem.accepted) == ("override.attentionBackend", "TRITON_MLA")
 
 
-def test_linear_attention_states_of_sequences_take_memory_from_the_kv_cache():
+def test_linear_attention_states_of_sequences_take_memory_from_the_kv_cache(model_with: Callable[..., Any]):
     dense = known_model("qwen3-32b")
     linear = LinearAttention(layers=48, state_bytes_per_sequence=100 * dense.kv_cache.bytes_per_token)
-    hybrid = dense.model_copy(
-        update={"architecture": dense.architecture.model_copy(update={"linear_attention": linear})}
-    )
+    hybrid = model_with("qwen3-32b", architecture={"linear_attention": linear})
     assert (state_tokens(dense, 1), state_tokens(hybrid, 1), state_tokens(hybrid, 8)) == (0, 100, 100)
     of_hybrid, of_dense = (memory(each, SHAPE, Parallelism(1), 0.95) for each in (hybrid, dense))
     assert of_hybrid.sequences(900) == of_dense.sequences(1000)

@@ -1,13 +1,13 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from created_stacks import refusals
-from llmd_oke import catalogue
 from llmd_oke.config import GpuPoolConfig
 from llmd_oke.planning.storage import node_disk_gib
 from project_entries import model_entry, write_entry
-from stack_files import DOMAIN, created_pool, existing_pool, known_model, model, ocid, paths, plan, problems
+from stack_files import DOMAIN, created_pool, existing_pool, model, ocid, paths, plan, problems
 
 PLACE = {"availabilityDomain": DOMAIN}
 FILE_SYSTEM = {"fileSystemId": "ocid1.filesystem.oc1..f", "mountTargetIp": "10.0.0.9", "exportPath": "/models"}
@@ -235,13 +235,12 @@ def pins(**prewarm: Any) -> list[str]:
     return [item.text for item in plan(storage=stack).advice if "not pinned" in item.text]
 
 
-def test_check_warns_of_a_model_without_a_pinned_revision(monkeypatch: pytest.MonkeyPatch):
+def test_check_warns_of_a_model_without_a_pinned_revision(model_with: Callable[..., Any]):
     assert pins() == []
     (text,) = pins(source="object-storage")
     assert text.startswith("the bucket's files are not pinned")
     assert pins(source="object-storage", revisions={"gpt-oss-120b": "a" * 40}) == []
-    unpinned = known_model("gpt-oss-120b").model_copy(update={"revision": None})
-    monkeypatch.setattr(catalogue, "model", lambda name: unpinned)
+    model_with("gpt-oss-120b", revision=None)
     (text,) = pins()
     assert text.startswith("the revision of openai/gpt-oss-120b is not pinned")
 
