@@ -5,7 +5,6 @@ import pytest
 from created_stacks import created
 from llmd_base.errors import InvalidStack
 from llmd_oke import config, planning
-from llmd_oke.config import CreateCluster
 from stack_files import existing_pool, model, stack
 
 EXISTING = stack()
@@ -64,20 +63,6 @@ def test_a_missing_gpupools_key_does_not_hide_an_unknown_release_or_model() -> N
 
 
 PROJECT = Path(__file__).parents[3]
-
-
-def test_the_reference_stack_has_four_model_copies_on_eight_nodes_and_one_idle_node():
-    plan = planning.plan_stack_file(PROJECT, "reference")
-    (model,) = plan.models
-    assert isinstance(plan.cluster, CreateCluster)
-    assert (len(plan.nodes), len(plan.idle_nodes), plan.used_gpus) == (9, 1, 64)
-    assert (str(model.topology), len(model.units)) == ("8p-tp1-4d-tp2", 4)
-
-
-def test_the_stack_named_small_fits_two_prefill_and_one_decode_server_on_one_node():
-    plan = planning.plan_stack_file(PROJECT, "small")
-    (model,) = plan.models
-    assert (len(plan.nodes), str(model.topology)) == (1, "2p-tp1-1d-tp2")
 
 
 @pytest.mark.parametrize("stack", ["reference", "small", "existing"])

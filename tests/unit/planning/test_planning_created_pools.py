@@ -29,17 +29,13 @@ def test_the_network_has_addresses_for_the_maximum_number_of_pods():
     assert [pool.max_pods for pool in cluster.network.pools] == told
 
 
-def test_cpu_pools_without_an_image_get_the_oke_image_that_lookup_found():
-    looked_up = planned(cluster={"lookupResults": {"systemImageId": ocid("image", "oke")}})
-    assert looked_up.cpu_pools[0].image_id == ocid("image", "oke")
-    assert planned().cpu_pools[0].image_id is None
-    assert planned().gpu_pools[0].image_id == ocid("image")
-
-
-def test_an_image_of_a_cpu_pools_own_replaces_the_oke_image_that_lookup_found():
+def test_cpu_pools_without_an_image_of_their_own_get_the_oke_image_that_lookup_found():
     looked_up = {"lookupResults": {"systemImageId": ocid("image", "oke")}}
+    assert planned(cluster=looked_up).cpu_pools[0].image_id == ocid("image", "oke")
     system = {"image": {"ocid": ocid("image", "own")}}
     assert planned(systemPool=system, cluster=looked_up).cpu_pools[0].image_id == ocid("image", "own")
+    assert planned().cpu_pools[0].image_id is None
+    assert planned().gpu_pools[0].image_id == ocid("image")
 
 
 def test_an_existing_pool_has_no_image_in_the_plan():

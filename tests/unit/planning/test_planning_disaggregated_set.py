@@ -49,38 +49,29 @@ def test_all_problems_of_a_disaggregatedset_are_reported_at_once():
     }
 
 
-@pytest.mark.parametrize(("length", "copies", "fits"), [(26, 1, True), (27, 1, False), (24, 2, True), (25, 2, False)])
-def test_names_too_long_for_pods_of_a_disaggregatedset_are_refused(length: int, copies: int, fits: bool):
+@pytest.mark.parametrize(
+    ("longest", "changes"),
+    [(26, {}), (24, {"copies": 2}), (24, {"topology": "1p-tp1dp16ep-1d-tp1dp16ep", "model": "qwen3-235b-a22b-fp8"})],
+    ids=["one copy", "two copies", "servers over nodes, which have numbers"],
+)
+def test_names_too_long_for_pods_of_a_disaggregatedset_are_refused(longest: int, changes: dict[str, Any]):
     """<name>-<copy>-<version>-<revision>-prefill has at most 52 characters."""
-    named = asked("1p-tp1-1d-tp1", name="n" * length, copies=copies)
-    if fits:
-        assert plan(named, **RELEASE).models[0].disaggregated_set
-    else:
-        assert "1 character too long" in found(named)["models[0].name"]
+    given = {"topology": "1p-tp1-1d-tp1", **changes}
+    assert plan(asked(**given, name="n" * longest), nodes=4, **RELEASE).models[0].disaggregated_set
+    assert "1 character too long" in found(asked(**given, name="n" * (longest + 1)), nodes=4)["models[0].name"]
 
 
-@pytest.mark.parametrize(("length", "fits"), [(24, True), (25, False)])
-def test_names_of_servers_over_nodes_keep_room_for_the_servers_number(length: int, fits: bool):
-    wide = asked("1p-tp1dp16ep-1d-tp1dp16ep", name="n" * length, model="qwen3-235b-a22b-fp8")
-    if fits:
-        assert plan(wide, nodes=4, **RELEASE).needs_group_controller
-    else:
-        assert "models[0].name" in found(wide, nodes=4)
-
-
-def test_roles_without_room_are_replaced_in_equally_many_steps():
+def test_roles_without_room_are_replaced_in_equally_many_steps_and_others_at_once():
     """A role that is replaced in more steps than the other has servers would wait for room that it gets at the end."""
     assert rollouts("8p-tp1-4d-tp2") == {"prefill": (0, 2), "decode": (0, 1)}
     assert rollouts("8p-tp1-1d-tp8") == {"prefill": (0, 8), "decode": (0, 1)}
-
-
-def test_roles_with_room_for_both_are_replaced_by_servers_beside_the_old_ones():
     surges = rollouts("2p-tp1-1d-tp1", nodes=9)
     assert all(surge and not unavailable for surge, unavailable in surges.values())
 
 
-def test_stacks_with_a_disaggregatedset_need_the_controller_of_leaderworkersets():
+def test_stacks_with_a_disaggregatedset_need_its_controller_and_are_told_its_limits():
     assert made().needs_group_controller
+    assert "models[0].disaggregatedSet" in [item.path for item in made().advice]
     assert not plan(model(), **RELEASE).needs_group_controller
 
 
@@ -97,10 +88,6 @@ def test_updates_with_a_disaggregatedset_wait_for_its_definition():
     assert awaited(made()) == (sets, "disaggregatedsets.disaggregatedset.x-k8s.io")
     assert awaited(plan(model("1p-tp1dp16ep-1d-tp1dp16ep"), nodes=4, **RELEASE)) == (sets,)
     assert awaited(plan(model(), **RELEASE)) == ()
-
-
-def test_known_limits_of_disaggregatedsets_are_reported():
-    assert "models[0].disaggregatedSet" in [item.path for item in made().advice]
 
 
 def test_a_stack_file_without_disaggregatedset_has_no_such_key():

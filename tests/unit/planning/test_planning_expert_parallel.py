@@ -14,6 +14,7 @@ MORI = {
     "prefill": {"all2AllBackend": "mori_high_throughput"},
     "decode": {"all2AllBackend": "mori_low_latency"},
 }
+DEEP_EP = {"all2AllBackend": "deepep_low_latency", "gpuMemoryUtilization": 0.8}
 OWN_IMAGES = {"vllmImage": "registry.example/vllm:wide-ep", "routingSidecarImage": "registry.example/sidecar:wide-ep"}
 
 
@@ -31,7 +32,7 @@ def roles(topology: str, engine: dict[str, Any], **changes: Any) -> tuple[RolePl
     return plan(servers(topology, engine), **given).models[0].units[0].roles
 
 
-def test_mori_expert_exchange_between_nodes_requires_the_users_own_vllm_image():
+def test_mori_expert_exchange_requires_the_users_own_vllm_image_only_between_nodes():
     refused = found(WIDE, MORI)
     assert [problem.path for problem in refused] == [
         "models[0].engine.prefill.all2AllBackend",
@@ -40,9 +41,6 @@ def test_mori_expert_exchange_between_nodes_requires_the_users_own_vllm_image():
     assert found(WIDE, MORI, override={"vllmImage": OWN_IMAGES["vllmImage"]}) == []
     another = "registry.example/vllm/vllm-openai-rocm:v0.30.0"  # of another release
     assert found(WIDE, MORI, override={"vllmImage": another})
-
-
-def test_mori_expert_exchange_within_a_node_works_with_the_releases_image():
     assert found("agg-tp1dp8ep-1r", {"all2AllBackend": "mori_low_latency", "gpuMemoryUtilization": 0.8}) == []
 
 
@@ -101,18 +99,18 @@ def test_prefill_and_decode_servers_can_have_different_expert_exchange_backends(
     assert "--all2all-backend=mori_low_latency" in decode.settings.table_arguments
 
 
-def test_check_reports_known_drawbacks_of_an_expert_exchange_backend_at_its_key():
-    given = plan(servers(WIDE, MORI), release=NEWEST, override=OWN_IMAGES, gpuPools=[existing_pool(size=4)])
-    told = [item.path for item in given.advice if "MoRI over nodes" in item.text]
-    assert told == ["models[0].engine.prefill.all2AllBackend", "models[0].engine.decode.all2AllBackend"]
-
-
-def test_check_reports_that_nobody_has_published_deepep_on_this_gpu():
-    engine = {"all2AllBackend": "deepep_low_latency", "gpuMemoryUtilization": 0.8}
-    given = plan(servers("agg-tp1dp8ep-1r", engine), release=NEWEST)
-    assert [item.path for item in given.advice if "published DeepEP" in item.text] == [
-        "models[0].engine.all2AllBackend"
-    ]
+@pytest.mark.parametrize(
+    ("topology", "engine", "override", "words", "keys"),
+    [
+        (WIDE, MORI, OWN_IMAGES, "MoRI over nodes", ["prefill.all2AllBackend", "decode.all2AllBackend"]),
+        ("agg-tp1dp8ep-1r", DEEP_EP, {}, "published DeepEP", ["all2AllBackend"]),
+    ],
+)
+def test_check_reports_known_drawbacks_of_an_expert_exchange_backend_at_its_key(
+    topology: str, engine: dict[str, Any], override: dict[str, str], words: str, keys: list[str]
+):
+    given = plan(servers(topology, engine), release=NEWEST, override=override, gpuPools=[existing_pool(size=4)])
+    assert [item.path for item in given.advice if words in item.text] == [f"models[0].engine.{key}" for key in keys]
 
 
 def mori_io(**changes: Any) -> dict[str, Any]:

@@ -27,6 +27,11 @@ def told(**door: Any) -> dict[str, str]:
     return {item.path: item.text for item in advice(plan(model("2p-tp1-2d-tp1"), frontDoor=keys))}
 
 
+def of_client(limits: object) -> dict[str, Any]:
+    """A front door with limits of one client."""
+    return {"authentication": KEYS, "limits": {"clients": {"a": limits}}}
+
+
 def test_the_plan_has_no_front_door_if_the_stack_file_lacks_the_key_frontdoor():
     assert plan().front_door is None
 
@@ -38,11 +43,8 @@ def test_the_front_door_lists_the_copies_of_each_model_entry_under_its_served_na
         ("openai/gpt-oss-120b", ("gpt-agg",)),
         (door.models[2].served_name, ("llama",)),
     ]
-
-
-def test_the_front_door_sees_copies_of_a_model_without_routers_as_one_upstream():
-    door = planned(model("agg-tp1-4r", copies=2, router={"mode": "none"}))
-    assert door.models[0].units == ("gpt-oss-120b",)
+    unrouted = planned(model("agg-tp1-4r", copies=2, router={"mode": "none"}))
+    assert [m.units for m in unrouted.models] == [("gpt-oss-120b",)]
 
 
 def test_changing_front_door_weights_does_not_change_the_configuration_hash():
@@ -60,16 +62,10 @@ def test_changing_front_door_weights_does_not_change_the_configuration_hash():
         ({"exposure": "internal", "authentication": KEYS}, "tls"),
         ({"exposure": "internal", "limits": {"requestsPerMinute": 60}}, "authentication"),
         ({"authentication": KEYS, "limits": {"tokensPerMinute": 5}}, "limits.tokensPerMinute"),
-        ({"authentication": KEYS, "limits": {"clients": {"a": 7}}}, "limits.clients.a.requestsPerMinute"),
-        (
-            {"authentication": KEYS, "limits": {"clients": {"a": {"concurrentRequests": 7}}}},
-            "limits.clients.a.concurrentRequests",
-        ),
-        (
-            {"authentication": KEYS, "limits": {"clients": {"a": {"models": ["gpt-oss-120"]}}}},
-            "limits.clients.a.models[0]",
-        ),
-        ({"authentication": KEYS, "limits": {"clients": {"a": {"models": []}}}}, "limits.clients.a.models"),
+        (of_client(7), "limits.clients.a.requestsPerMinute"),
+        (of_client({"concurrentRequests": 7}), "limits.clients.a.concurrentRequests"),
+        (of_client({"models": ["gpt-oss-120"]}), "limits.clients.a.models[0]"),
+        (of_client({"models": []}), "limits.clients.a.models"),
         ({"authentication": KEYS, "limits": {"requestsPerMinute": 5}}, "limits.requestsPerMinute"),
         ({"authentication": KEYS, "limits": {"concurrentRequests": 6}}, "limits.concurrentRequests"),
         ({"authentication": KEYS, "limits": {"models": ["gpt-oss-120"]}}, "limits.models[0]"),
@@ -113,11 +109,8 @@ def test_front_door_limits_apply_to_clients_without_limits_of_their_own():
     door = planned(model("2p-tp1-2d-tp1"), LLAMA, authentication=KEYS, limits=limits)
     assert (door.limits.concurrent_requests, door.limits.models) == (4, ("openai/gpt-oss-120b",))
     assert (door.clients["a"].concurrent_requests, door.clients["a"].models) == (1, (door.models[1].served_name,))
-
-
-def test_an_empty_model_list_of_the_front_door_stays_empty_beside_a_clients_own_list():
-    limits = {"models": [], "clients": {"a": {"models": ["gpt-oss-120b"]}}}
-    assert planned(authentication=KEYS, limits=limits).limits.models == ()
+    without_models = {"models": [], "clients": {"a": {"models": ["gpt-oss-120b"]}}}
+    assert planned(authentication=KEYS, limits=without_models).limits.models == ()
 
 
 def test_check_warns_of_token_limits_that_a_models_longest_request_always_exceeds():

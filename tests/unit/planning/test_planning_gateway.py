@@ -59,16 +59,12 @@ def test_a_created_gateway_without_tls_on_port_80_has_one_listener_for_all(chang
     assert gateway.pod_labels == {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
 
 
-def test_the_service_host_of_an_existing_gateway_follows_its_providers_convention():
+def test_an_existing_gateways_service_is_by_its_providers_convention_or_by_name():
     gateway = planned(**EXISTING)
     assert (gateway.created, gateway.listener) == (None, None)
     assert gateway.service_host == "shared.gateways.svc.cluster.local"
-
-
-def test_the_stack_file_can_name_the_service_in_front_of_a_gateway():
-    service = {"name": "edge", "namespace": "front"}
-    gateway = planned(**{**EXISTING, "provider": "envoy-gateway", "service": service})
-    assert (gateway.service_host, gateway.service_namespace) == ("edge.front.svc.cluster.local", "front")
+    named = planned(**{**EXISTING, "provider": "envoy-gateway", "service": {"name": "edge", "namespace": "front"}})
+    assert (named.service_host, named.service_namespace) == ("edge.front.svc.cluster.local", "front")
 
 
 @pytest.mark.parametrize(
@@ -119,29 +115,23 @@ def test_a_gateway_route_that_repeats_a_condition_is_refused(route: dict[str, An
 
 
 @pytest.mark.parametrize(
-    "route",
-    [{"hosts": ["llama.example.com"]}, {"headers": {"X-Gateway-Base-Model-Name": "llama"}}],
-)
-def test_two_models_behind_a_gateway_may_differ_by_host_or_by_header(route: dict[str, Any]):
-    both = plan(behind(), behind(model=LLAMA, name="llama", route=route), gateway=CREATED)
-    assert [m.behind_gateway for m in both.models] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
+    ("first", "second", "refused"),
     [
-        ({"headers": {"X-Model": "a"}}, {"headers": {"x-model": "a"}}),
-        ({"hosts": ["a.example.com"], "path": "/v1"}, {"hosts": ["a.example.com"], "path": "/v1/"}),
+        (None, {"hosts": ["llama.example.com"]}, []),
+        (None, {"headers": {"X-Gateway-Base-Model-Name": "llama"}}, []),
+        ({"headers": {"X-Model": "a"}}, {"headers": {"x-model": "a"}}, ["models[1].router.route"]),
+        (
+            {"hosts": ["a.example.com"], "path": "/v1"},
+            {"hosts": ["a.example.com"], "path": "/v1/"},
+            ["models[1].router.route"],
+        ),
     ],
-    ids=["the case of a header's name", "a slash at the end of the path"],
+    ids=["a host", "a header", "the case of a header's name", "a slash at the end of the path"],
 )
-def test_two_gateway_routes_that_differ_only_by_notation_are_refused(first: dict[str, Any], second: dict[str, Any]):
-    both = paths(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
-    assert both == ["models[1].router.route"]
-
-
-def test_check_reports_settings_that_a_gateway_provider_needs():
-    assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in told(CREATED)[0]
+def test_models_behind_a_gateway_differ_by_host_or_header_and_not_by_notation(
+    first: dict[str, Any] | None, second: dict[str, Any], refused: list[str]
+):
+    assert paths(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED) == refused
 
 
 SHARED = {"mode": "existing", "name": "shared", "namespace": "gateways", "service": {"name": "shared"}}
@@ -153,9 +143,10 @@ UNCHECKED = [
 
 
 @pytest.mark.parametrize("gateway", UNCHECKED)
-def test_a_gateway_that_checks_no_client_fields_must_be_accepted_explicitly(gateway: dict[str, Any]):
+def test_a_gateway_that_checks_no_client_fields_is_accepted_explicitly_and_warned_of(gateway: dict[str, Any]):
     assert paths(behind(), gateway=gateway) == ["gateway.uncheckedRequests"]
     assert paths(behind(), gateway={**gateway, **ACCEPTED}) == []
+    assert any("kv_transfer_params, priority" in text for text in told({**gateway, **ACCEPTED}))
 
 
 @pytest.mark.parametrize("gateway", [CREATED, {**CREATED, "provider": "envoy-gateway"}])
@@ -163,13 +154,9 @@ def test_a_gateway_that_checks_requests_needs_no_uncheckedrequests_setting(gatew
     assert paths(behind(), gateway=gateway) == []
 
 
-@pytest.mark.parametrize("gateway", UNCHECKED)
-def test_check_warns_of_a_gateway_that_checks_no_fields_of_client_requests(gateway: dict[str, Any]):
-    assert any("kv_transfer_params, priority" in text for text in told({**gateway, **ACCEPTED}))
-
-
-def test_check_warns_that_istios_filters_of_client_requests_were_never_tried():
+def test_check_says_what_istio_needs_and_that_its_filters_were_never_tried():
     texts = told(CREATED)
+    assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in texts[0]
     assert [text for text in texts if "was never tried" in text]
     assert not [text for text in texts if "lets all" in text]
 
@@ -180,14 +167,12 @@ def test_no_advice_on_fields_of_client_requests_is_given_with_envoy_gateway(mode
     assert not [advice for advice in both if "client" in advice.text and advice.path.startswith("gateway")]
 
 
-def test_check_warns_of_a_releases_routing_sidecar_that_trusts_client_fields():
-    for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
-        assert bool(told({**UNCHECKED[0], **ACCEPTED}, "gateway", release=release)) is warned
-
-
-def test_a_routing_sidecar_that_no_gateway_leads_to_causes_no_advice_on_the_gateway():
+def test_check_warns_of_a_routing_sidecar_behind_a_gateway_that_trusts_client_fields():
+    gateway = {**UNCHECKED[0], **ACCEPTED}
+    assert not told(gateway, "gateway", release="llm-d-0.9.0")
+    assert told(gateway, "gateway", release="llm-d-0.7.0")
     beside = model("2p-tp1-2d-tp1", model=LLAMA, name="llama")
-    made = plan(behind("agg-tp1-1r"), beside, gateway={**UNCHECKED[0], **ACCEPTED}, release="llm-d-0.7.0")
+    made = plan(behind("agg-tp1-1r"), beside, gateway=gateway, release="llm-d-0.7.0")
     assert "gateway" not in [advice.path for advice in made.advice]
 
 
@@ -209,7 +194,8 @@ def test_more_copies_of_a_model_than_a_gateway_providers_route_supports_are_refu
 def test_a_gateway_providers_limit_of_copies_is_that_of_models_behind_the_gateway():
     beside = model("2p-tp1-2d-tp1", model=LLAMA, name="llama", copies=2)
     config = validate(stack(behind(), beside, gateway={**CREATED, "provider": "envoy-gateway"}))
-    assert [made.copies for made in planning.plan(config, nodes_pull=True).models] == [1, 2]
+    models = planning.plan(config, nodes_pull=True).models
+    assert [(made.behind_gateway, made.copies) for made in models] == [(True, 1), (False, 2)]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from llmd_oke.planning import plan
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, gpu_stack_kind, gpu_stack_problems
 from stack_files import created_cluster, created_pool, existing_cluster, existing_pool
 
+SEVERAL_SHAPES = [existing_pool(name=name.lower(), shape=f"BM.GPU.{name}.8") for name in ("MI300X", "MI355X-v1")]
+
 
 def stack(*, created=True, **changes):
     return validate(stack_files.stack(**{**({"cluster": created_cluster()} if created else {}), **changes}))
@@ -24,24 +26,37 @@ def test_only_a_created_cluster_gets_the_amd_gpu_operator_by_default():
     assert gpu_stack(stack(created=False)).components == ()
 
 
-def test_without_rdma_node_feature_discovery_is_installed_beside_the_gpu_operator():
-    plan = gpu_stack(stack(rdma="none"))
-    assert plan.components == ("cert-manager", "node-feature-discovery", "amd-gpu-operator")
-    assert plan.add_ons == ()
-    assert dict(plan.gpu_selector) == {"feature.node.kubernetes.io/amd-gpu": "true"}
+@pytest.mark.parametrize(
+    ("changes", "add_ons", "components"),
+    [
+        ({"rdma": "none"}, [], ("cert-manager", "node-feature-discovery", "amd-gpu-operator")),
+        ({}, ["NodeFeatureDiscovery", "NvidiaNetworkOperator"], ("cert-manager", "amd-gpu-operator", "rdma-network")),
+        ({"gpuStack": "oke-plugin", "rdma": "none"}, ["AmdGpuPlugin"], ()),
+        (
+            {"gpuStack": "oke-operator-addon"},
+            ["CertManager", "NodeFeatureDiscovery", "AmdGpuOperator", "NvidiaNetworkOperator"],
+            ("rdma-network",),
+        ),
+    ],
+    ids=["no RDMA", "RDMA", "OKE's device plug-in without RDMA", "OKE's operator"],
+)
+def test_a_gpu_stack_has_components_of_the_kit_and_add_ons_of_oke_in_order(changes, add_ons, components):
+    plan = gpu_stack(stack(**changes))
+    assert [add_on.name for add_on in plan.add_ons] == add_ons
+    assert plan.components == components
 
 
-def test_with_rdma_node_feature_discovery_is_okes_add_on():
-    plan = gpu_stack(stack())
-    assert [add_on.name for add_on in plan.add_ons] == ["NodeFeatureDiscovery", "NvidiaNetworkOperator"]
-    assert plan.components == ("cert-manager", "amd-gpu-operator", "rdma-network")
-    assert dict(plan.gpu_selector) == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
-
-
-def test_the_gpu_operator_selects_nodes_of_several_shapes_by_their_common_labels():
-    pools = [existing_pool(name=name.lower(), shape=f"BM.GPU.{name}.8") for name in ("MI300X", "MI355X-v1")]
-    plan = gpu_stack(stack(gpuPools=pools))
-    assert dict(plan.gpu_selector) == {"amd.com/gpu": "true"}
+@pytest.mark.parametrize(
+    ("changes", "selector"),
+    [
+        ({"rdma": "none"}, {"feature.node.kubernetes.io/amd-gpu": "true"}),
+        ({}, {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}),
+        ({"gpuPools": SEVERAL_SHAPES}, {"amd.com/gpu": "true"}),
+    ],
+    ids=["node feature discovery", "one shape", "several shapes"],
+)
+def test_the_gpu_operator_selects_nodes_by_what_they_have_in_common(changes, selector):
+    assert dict(gpu_stack(stack(**changes)).gpu_selector) == selector
 
 
 def test_okes_gpu_device_plug_in_is_disabled_on_nodes_of_the_gpu_operator():
@@ -49,23 +64,12 @@ def test_okes_gpu_device_plug_in_is_disabled_on_nodes_of_the_gpu_operator():
     assert dict(gpu_stack(stack(gpuStack="oke-plugin")).node_labels) == {}
 
 
-def test_with_okes_device_plug_in_only_its_add_on_is_installed():
-    plan = gpu_stack(stack(gpuStack="oke-plugin", rdma="none"))
-    assert [add_on.name for add_on in plan.add_ons] == ["AmdGpuPlugin"]
-    assert plan.components == ()
-
-
-def test_okes_gpu_operator_add_on_comes_after_the_add_ons_it_needs():
-    plan = gpu_stack(stack(gpuStack="oke-operator-addon"))
-    names = [add_on.name for add_on in plan.add_ons]
-    assert names == ["CertManager", "NodeFeatureDiscovery", "AmdGpuOperator", "NvidiaNetworkOperator"]
-    assert plan.components == ("rdma-network",)
-
-
 @pytest.mark.parametrize("kind", ["helm-operator", "oke-plugin", "oke-operator-addon"])
 @pytest.mark.parametrize("rdma", ["sriov-vf", "none"])
-def test_only_one_component_of_a_gpu_stack_is_a_gpu_device_plug_in(kind, rdma):
-    plan = gpu_stack(stack(gpuStack=kind, rdma=rdma))
+def test_each_gpu_stack_is_accepted_and_has_one_gpu_device_plug_in(kind, rdma):
+    config = stack(gpuStack=kind, rdma=rdma)
+    assert list(gpu_stack_problems(config)) == []
+    plan = gpu_stack(config)
     owners = [name for name in plan.components if name == "amd-gpu-operator"]
     owners += [add_on.name for add_on in plan.add_ons if add_on.name in {"AmdGpuPlugin", "AmdGpuOperator"}]
     assert len(owners) == 1
@@ -83,11 +87,6 @@ def test_pods_of_add_ons_tolerate_gpu_nodes_taints():
 def test_a_created_cluster_requires_a_gpu_stack_and_an_existing_one_refuses_it(created, kind):
     (problem,) = gpu_stack_problems(stack(created=created, gpuStack=kind))
     assert (problem.path, problem.value) == ("gpuStack", kind)
-
-
-@pytest.mark.parametrize("kind", ["helm-operator", "oke-plugin", "oke-operator-addon"])
-def test_every_kind_of_gpu_stack_is_accepted_for_a_created_cluster(kind):
-    assert list(gpu_stack_problems(stack(gpuStack=kind))) == []
 
 
 def test_a_naming_scheme_of_virtual_functions_sets_resource_names_and_needs_rdma():
@@ -109,6 +108,8 @@ def test_network_adapters_without_virtual_functions_are_refused(created):
     (problem,) = gpu_stack_problems(stack(created=created, gpuPools=pools))
     assert (problem.path, problem.value) == ("rdma", "sriov-vf")
     assert list(gpu_stack_problems(stack(created=created, gpuPools=pools, rdma="none"))) == []
+    mellanox = [existing_pool(shape="BM.GPU.MI355X-v1.8")]
+    assert list(gpu_stack_problems(stack(created=created, gpuPools=mellanox))) == []
 
 
 def test_adapters_whose_ports_the_catalogue_lacks_are_refused_in_created_clusters(monkeypatch):
@@ -118,11 +119,6 @@ def test_adapters_whose_ports_the_catalogue_lacks_are_refused_in_created_cluster
     (problem,) = gpu_stack_problems(stack())
     assert (problem.path, problem.value) == ("rdma", "sriov-vf")
     assert list(gpu_stack_problems(stack(created=False))) == []
-
-
-def test_mi355x_with_mellanox_adapters_has_a_virtual_function_for_each_gpu():
-    pools = [existing_pool(shape="BM.GPU.MI355X-v1.8")]
-    assert list(gpu_stack_problems(stack(gpuPools=pools))) == []
 
 
 def test_a_kubernetes_version_that_the_gpu_operators_chart_refuses_is_refused():
@@ -157,29 +153,30 @@ def test_an_add_on_that_is_a_second_gpu_device_plug_in_is_refused(name: str, sta
     assert f"gpuStack is {stack}" in of_add_ons(name, gpuStack=stack)["cluster.addOns[0].name"]
 
 
-def test_a_duplicate_add_on_and_one_that_the_kit_installs_itself_are_refused():
-    assert list(of_add_ons("NodeProblemDetector", "NodeProblemDetector")) == ["cluster.addOns[1].name"]
-    assert list(of_add_ons("CertManager")) == ["cluster.addOns[0].name"]
-
-
 @pytest.mark.parametrize(
-    ("name", "stack"),
-    [("NodeProblemDetector", "helm-operator"), ("CertManager", "oke-plugin"), ("AmdGpuPlugin", "oke-plugin")],
+    ("stack", "names", "refused"),
+    [
+        ("helm-operator", ["NodeProblemDetector"], []),
+        ("oke-plugin", ["CertManager"], []),
+        ("oke-plugin", ["AmdGpuPlugin"], []),
+        ("helm-operator", ["CertManager"], [0]),
+        ("helm-operator", ["NodeProblemDetector", "NodeProblemDetector"], [1]),
+    ],
+    ids=["another", "one that the kit has no use for", "the gpuStack's own", "one that the kit installs", "one twice"],
 )
-def test_add_ons_that_the_kit_does_not_install_are_accepted(name: str, stack: str):
-    assert of_add_ons(name, gpuStack=stack) == {}
+def test_add_ons_are_accepted_once_and_if_the_kit_does_not_install_them(
+    stack: str, names: list[str], refused: list[int]
+):
+    assert list(of_add_ons(*names, gpuStack=stack)) == [f"cluster.addOns[{i}].name" for i in refused]
 
 
-def test_a_pinned_add_on_keeps_the_settings_that_the_gpu_stack_needs():
+def test_a_pinned_add_on_keeps_the_settings_that_the_gpu_stack_needs_and_its_place():
     before = add_ons_with()["NvidiaNetworkOperator"]
-    pinned = add_ons_with({"name": "NvidiaNetworkOperator", "version": "v26.1.0", "configurations": {"more": "1"}})
-    result = pinned["NvidiaNetworkOperator"]
-    assert (result.version, result.configurations) == ("v26.1.0", {**before.configurations, "more": "1"})
-    assert list(pinned) == ["NodeFeatureDiscovery", "NvidiaNetworkOperator"]
-
-
-def test_additional_add_ons_are_installed_after_the_required_ones():
-    assert list(add_ons_with({"name": "NodeProblemDetector"}))[-1] == "NodeProblemDetector"
+    pinned = {"name": "NvidiaNetworkOperator", "version": "v26.1.0", "configurations": {"more": "1"}}
+    result = add_ons_with({"name": "NodeProblemDetector"}, pinned)
+    network = result["NvidiaNetworkOperator"]
+    assert (network.version, network.configurations) == ("v26.1.0", {**before.configurations, "more": "1"})
+    assert list(result) == ["NodeFeatureDiscovery", "NvidiaNetworkOperator", "NodeProblemDetector"]
 
 
 TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}
@@ -210,11 +207,8 @@ def test_cpu_pools_cannot_override_their_pool_label(changes: dict[str, Any], pat
     assert f"{path}.labels.oke.oraclecloud.com/pool.name" in refusals(stack_changes=changes)
 
 
-def test_a_taint_with_the_key_of_the_shapes_own_taint_is_refused():
+def test_a_taint_like_the_shapes_own_or_like_another_of_the_pool_is_refused():
     assert "gpuPools[0].taints[0]" in refusals(created_pool(taints=[{"key": "amd.com/gpu", "value": "mine"}]))
-
-
-def test_a_second_taint_of_a_pool_with_equal_key_and_effect_is_refused():
     taints = [TEAM, {**TEAM, "effect": "NoExecute"}, {**TEAM, "value": "b"}]
     result = refusals(stack_changes={"cpuPools": [{"name": "more", "taints": taints}]})
     assert [path for path in result if "taints" in path] == ["cpuPools[0].taints[2]"]

@@ -36,16 +36,25 @@ def test_only_planning_preflight_and_explain_read_the_stack_files_config():
     assert readers == ["key_values.py", "preflight.py", "probes.py"]
 
 
-def test_the_stacks_rehearsal_guide_and_baseline_have_the_expected_gpus_and_roles():
-    rehearsal = planning.plan_stack_file(PROJECT, "rehearsal")
-    assert (rehearsal.gpus, rehearsal.used_gpus, rehearsal.price_usd_per_hour) == (72, 16, 432)
-    guide = planning.plan_stack_file(PROJECT, "guide")
-    assert [(role.role, role.replicas, role.parallelism.gpus) for role in guide.models[0].units[0].roles] == [
-        ("prefill", 8, 1),
-        ("decode", 2, 4),
-    ]
-    baseline = planning.plan_stack_file(PROJECT, "guide-baseline")
-    assert (baseline.models[0].router.mode, baseline.models[0].gpus) == ("none", guide.models[0].gpus)
+@pytest.mark.parametrize(
+    ("name", "topology", "copies", "gpus", "used", "idle_nodes"),
+    [
+        ("reference", "8p-tp1-4d-tp2", 4, 72, 64, 1),
+        ("small", "2p-tp1-1d-tp2", 1, 8, 4, 0),
+        ("rehearsal", "8p-tp1-4d-tp2", 1, 72, 16, 7),
+        ("guide", "8p-tp1-2d-tp4", 1, 16, 16, 0),
+        ("guide-baseline", "agg-tp1-16r", 1, 16, 16, 0),
+    ],
+)
+def test_stacks_of_the_project_have_the_expected_servers_and_gpus(
+    name: str, topology: str, copies: int, gpus: int, used: int, idle_nodes: int
+):
+    plan = planning.plan_stack_file(PROJECT, name)
+    (model,) = plan.models
+    assert (str(model.topology), len(model.units)) == (topology, copies)
+    assert (plan.gpus, plan.used_gpus, len(plan.idle_nodes)) == (gpus, used, idle_nodes)
+    assert plan.price_usd_per_hour == 6 * gpus
+    assert (plan.created is not None, model.router.mode == "none") == (name == "reference", name == "guide-baseline")
 
 
 def test_a_stack_file_can_be_planned_with_another_releases_router():
