@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 from created_stacks import created
-from llmd_oke import catalogue
 from llmd_oke.planning import Advice, merge_advice
 from stack_files import StackObject, created_pool, existing_cluster, model, plan
 
@@ -167,19 +166,6 @@ def test_check_blames_free_gpus_on_virtual_functions_only_if_fewer_are_free(shap
     text = advice(model("8p-tp1-4d-tp2"), nodes=4)["gpuPools"]
     assert text.startswith("16 GPUs stay free on the 4 nodes in use")
     assert "virtual functions" in text
-
-
-@pytest.mark.parametrize(("built", "told"), [("2026.04.29", True), ("2026.04.30", False)])
-def test_check_warns_of_an_image_with_kernel_vulnerabilities_that_later_ones_lack(
-    monkeypatch: pytest.MonkeyPatch, built: str, told: bool
-):
-    known = catalogue.image(catalogue.image_names()[0])
-    assert known is not None
-    name = f"Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-{built}-0"
-    monkeypatch.setattr(catalogue, "image", lambda _: known.model_copy(update={"name": name}))
-    source = {"name": name, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "0" * 32}
-    text = on_created(created_pool(image={"import": source})).get("gpuPools[0].image.import.name", "")
-    assert ("CVE-2026-31431; nodes block algif_aead, images of 2026-04-30 are fixed" in text) is told
 
 
 def way_in(**changes: Any) -> bool:

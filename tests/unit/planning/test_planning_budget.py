@@ -42,7 +42,3 @@ def test_the_warning_of_a_budget_states_the_stacks_list_price_in_a_month():
 def test_budget_alerts_of_equal_percentages_or_over_two_decimal_places_are_refused(alerts: list[dict[str, Any]]):
     found = paths(budget={"monthlyAmount": 1, "alerts": alerts, **TO_OPS})
     assert [path for path in found if "alerts" in path] == ["budget.alerts[1].percent"]
-
-
-def test_a_budget_does_not_change_the_configuration_hash():
-    assert planned(monthlyAmount=10_000_000).config_hash == plan(validate(created_stack())).config_hash

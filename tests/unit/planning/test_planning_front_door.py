@@ -32,10 +32,6 @@ def of_client(limits: object) -> dict[str, Any]:
     return {"authentication": KEYS, "limits": {"clients": {"a": limits}}}
 
 
-def test_the_plan_has_no_front_door_if_the_stack_file_lacks_the_key_frontdoor():
-    assert plan().front_door is None
-
-
 def test_the_front_door_lists_the_copies_of_each_model_entry_under_its_served_name():
     door = planned(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, LLAMA)
     assert [(m.served_name, m.units) for m in door.models] == [
@@ -45,14 +41,6 @@ def test_the_front_door_lists_the_copies_of_each_model_entry_under_its_served_na
     ]
     unrouted = planned(model("agg-tp1-4r", copies=2, router={"mode": "none"}))
     assert [m.units for m in unrouted.models] == [("gpt-oss-120b",)]
-
-
-def test_changing_front_door_weights_does_not_change_the_configuration_hash():
-    hashes = {
-        plan(model("2p-tp1-2d-tp1", copies=2), frontDoor={"weights": weights}).config_hash
-        for weights in ({}, {"gpt-oss-120b-0": 90, "gpt-oss-120b-1": 10})
-    }
-    assert len(hashes) == 1
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,6 @@ def told(gateway: dict[str, Any], path: str = "gateway.provider", **changes: Any
     return [advice.text for advice in plan(behind(), gateway=gateway, **changes).advice if advice.path == path]
 
 
-def test_the_plan_has_no_gateway_if_the_stack_file_lacks_the_key_gateway():
-    assert plan().gateway is None
-
-
 @pytest.mark.parametrize(
     ("changes", "listener"),
     [

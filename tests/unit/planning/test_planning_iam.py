@@ -111,14 +111,19 @@ def test_a_dynamic_group_contains_the_instances_or_clusters_of_a_compartment():
     assert matching_rule("clusters", "C") == "ALL {resource.type = 'cluster', resource.compartment.id = 'C'}"
 
 
+MANAGED = ("managed-compute-cluster", "custom-images")
+
+
 def needs_of(*pools, stack_changes=None, **changes):
     config = validated(*pools, stack_changes=stack_changes, **changes)
     return iam_needs(config, config.cluster)
 
 
-def test_the_default_gpu_pool_needs_iam_permissions_for_compute_cluster_and_image():
+def test_the_default_gpu_pool_needs_iam_permissions_unless_others_grant_them():
     result = needs_of()
-    assert (result.cluster, result.nodes) == (("managed-compute-cluster", "custom-images"), ())
+    assert (result.cluster, result.nodes) == (MANAGED, ())
+    granted = needs_of(created_pool(launch="cluster-network"), kmsKeyId=KEY, iam={"create": False})
+    assert (granted.cluster, granted.nodes) == ((), ())
 
 
 def test_an_iam_statement_is_granted_before_the_cluster_unless_it_names_the_cluster():
@@ -134,35 +139,23 @@ def test_an_iam_statement_is_granted_before_the_cluster_unless_it_names_the_clus
         assert entry.phase == ("nodes" if names_it else "cluster"), need
 
 
+RESERVED = {"capacityReservationId": ocid("capacityreservation")}
+
+
 @pytest.mark.parametrize(
     ("pool", "needs"),
     [
         ({"launch": "cluster-network"}, ("self-managed-nodes",)),
         ({"launch": "compute-cluster-instances"}, ("self-managed-nodes",)),
         ({"launch": "plain"}, ("custom-images",)),
-        (
-            {"capacityReservationId": ocid("capacityreservation")},
-            ("managed-compute-cluster", "capacity-reservations", "custom-images"),
-        ),
-        (
-            {"hostGroupId": ocid("computehostgroup")},
-            ("managed-compute-cluster", "host-groups", "custom-images"),
-        ),
+        (RESERVED, (*MANAGED, "capacity-reservations")),
+        ({"hostGroupId": ocid("computehostgroup")}, (*MANAGED, "host-groups")),
         (
             {"bootVolumeKmsKeyId": KEY},
-            (
-                "managed-compute-cluster",
-                "custom-images",
-                "boot-volume-encryption",
-                "boot-volume-encryption-of-managed-pools",
-            ),
+            (*MANAGED, "boot-volume-encryption", "boot-volume-encryption-of-managed-pools"),
         ),
         (
-            {
-                "launch": "cluster-network",
-                "bootVolumeKmsKeyId": KEY,
-                "capacityReservationId": ocid("capacityreservation"),
-            },
+            {"launch": "cluster-network", "bootVolumeKmsKeyId": KEY, **RESERVED},
             ("self-managed-nodes", "boot-volume-encryption"),
         ),
         ({"poolId": ocid("nodepool")}, ()),
@@ -190,7 +183,7 @@ def test_permissions_on_boot_volume_keys_are_limited_to_the_pools_keys():
 )
 def test_only_lustre_storage_needs_an_iam_permission_of_its_own(kind, needs):
     result = needs_of(stack_changes={"storage": {"modelCache": {"kind": kind}}})
-    assert {*result.cluster, *result.nodes} == {"managed-compute-cluster", "custom-images"} | needs
+    assert {*result.cluster, *result.nodes} == {*MANAGED} | needs
 
 
 def test_an_encryption_key_for_kubernetes_secrets_needs_iam_before_the_cluster():
@@ -202,15 +195,12 @@ def test_an_encryption_key_for_kubernetes_secrets_needs_iam_before_the_cluster()
 ELSEWHERE = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
 
 
-def test_a_network_in_another_compartment_needs_permissions_there():
-    assert "network-elsewhere" in needs_of(**ELSEWHERE).nodes
-    assert "network-elsewhere" not in needs_of(network={"compartmentId": COMPARTMENT}).nodes
-
-
-def test_an_autoscaler_needs_permissions_in_the_networks_compartment():
+def test_a_network_in_another_compartment_needs_permissions_there_and_of_autoscalers():
     scaled = created_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9})
-    for needs in (needs_of(scaled, **ELSEWHERE), needs_of(iam={"grants": ["cluster-autoscaler"]}, **ELSEWHERE)):
-        assert "cluster-autoscaler-network-elsewhere" in needs.nodes
+    for pools, iam in (([scaled], {}), ([created_pool()], {"grants": ["cluster-autoscaler"]})):
+        needed = needs_of(*pools, iam=iam, **ELSEWHERE).nodes
+        assert {"network-elsewhere", "cluster-autoscaler-network-elsewhere"} <= set(needed)
+    assert "network-elsewhere" not in needs_of(network={"compartmentId": COMPARTMENT}).nodes
     for needs in (needs_of(scaled), needs_of(**ELSEWHERE)):
         assert "cluster-autoscaler-network-elsewhere" not in needs.nodes
 
@@ -218,11 +208,6 @@ def test_an_autoscaler_needs_permissions_in_the_networks_compartment():
 def test_additional_iam_permissions_are_granted_by_name():
     assert needs_of(iam={"grants": ["ocir", "oci-metrics"]}).cluster[-2:] == ("ocir", "oci-metrics")
     assert needs_of(iam={"grants": ["file-storage"]}).nodes == ("file-storage",)
-
-
-def test_no_iam_resource_is_created_if_an_administrator_grants_everything():
-    result = needs_of(created_pool(launch="cluster-network"), kmsKeyId=KEY, iam={"create": False})
-    assert (result.cluster, result.nodes) == ((), ())
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,6 @@ def watched(*models: dict[str, object], monitoring: str = "existing", **changes:
     return result
 
 
-def test_monitoring_is_off_by_default() -> None:
-    assert plan_object(stack()).monitoring is None
-
-
-def test_monitoring_none_does_not_change_the_configuration_hash() -> None:
-    assert plan_object(stack(monitoring="none")).config_hash == plan_object(stack()).config_hash
-
-
 def test_an_existing_prometheus_has_the_address_of_llm_ds_guide_by_default() -> None:
     planned = watched()
     assert (planned.install, planned.url.split("/")[2]) == (

@@ -89,11 +89,6 @@ def test_check_tells_if_oci_alarms_watch_the_whole_compartment(left_out: list[st
     assert any("oci-metrics" in text for text in texts)
 
 
-def test_oci_alarms_and_logs_do_not_change_the_configuration_hash():
-    with_alarms = plan(validate(created_stack(ociMonitoring={"alarms": TO_OPS, "logs": {}})))
-    assert with_alarms.config_hash == plan(validate(created_stack())).config_hash
-
-
 @pytest.mark.parametrize(
     ("alarms", "why"),
     [

@@ -89,15 +89,11 @@ def test_the_topology_of_llm_ds_guide_uses_all_gpus_of_two_nodes():
     assert (result.gpus, result.used_gpus) == (16, 16)
 
 
-def test_aggregated_servers_have_no_virtual_functions():
-    result = plan(model("agg-tp1-16r"), nodes=2)
-    assert result.models[0].units[0].roles[0].virtual_functions == 0
-    assert all(node.free_virtual_functions == 8 for node in result.nodes)
-
-
-def test_without_rdma_no_server_has_virtual_functions():
-    result = plan(model("1p-tp1-1d-tp2"), nodes=1, rdma="none")
-    assert [role.virtual_functions for role in result.models[0].units[0].roles] == [0, 0]
+def test_aggregated_servers_and_servers_without_rdma_have_no_virtual_functions():
+    aggregated = plan(model("agg-tp1-16r"), nodes=2)
+    for result in (aggregated, plan(model("1p-tp1-1d-tp2"), nodes=1, rdma="none")):
+        assert {role.virtual_functions for role in result.models[0].units[0].roles} == {0}
+    assert all(node.free_virtual_functions == 8 for node in aggregated.nodes)
 
 
 def test_eight_thousand_servers_of_one_gpu_fill_a_thousand_nodes_completely():
@@ -150,33 +146,23 @@ def test_nodes_with_servers_of_mixed_sizes_lower_the_guaranteed_number_of_server
     assert placement.sure_room(spare, size, mixed) == room
 
 
-def test_servers_over_nodes_surge_in_one_pool_but_not_in_several():
-    wide = model("1p-tp1dp16ep-1d-tp1dp16ep")
-    apart = plan(wide, gpuPools=[existing_pool(name="a", size=8), existing_pool(name="b", size=8)])
-    surges = [
-        [role.rollout.max_surge for role in made.models[0].units[0].roles] for made in (plan(wide, nodes=16), apart)
-    ]
-    assert surges == [[1, 1], [0, 0]]
-
-
 @pytest.mark.parametrize(
-    ("topology", "pools", "way"),
+    ("topology", "pools", "surges", "way"),
     [
-        ("agg-tp1dp16ep-1r", 1, "beside"),
-        ("agg-tp1dp16ep-1r", 2, "rolling"),
-        ("agg-tp4-2r", 2, "beside"),
+        ("1p-tp1dp16ep-1d-tp1dp16ep", 1, [1, 1], "beside"),
+        ("1p-tp1dp16ep-1d-tp1dp16ep", 2, [0, 0], "outage"),
+        ("agg-tp1dp16ep-1r", 1, [1], "beside"),
+        ("agg-tp1dp16ep-1r", 2, [0], "rolling"),
+        ("agg-tp4-2r", 2, [2], "beside"),
     ],
 )
-def test_servers_over_nodes_start_beside_old_ones_in_one_pool_but_not_in_several(topology: str, pools: int, way: str):
-    given = [existing_pool(name=f"pool-{i}", size=8 // pools) for i in range(pools)]
+def test_only_servers_over_nodes_need_one_pool_to_surge_and_to_start_beside_old_ones(
+    topology: str, pools: int, surges: list[int], way: str
+):
+    given = [existing_pool(name=f"pool-{i}", size=16 // pools) for i in range(pools)]
     (planned,) = plan(model(topology, model="qwen3-235b-a22b-fp8"), gpuPools=given).models
+    assert [role.rollout.max_surge for role in planned.units[0].roles] == surges
     assert planned.update_way == way
-
-
-def test_servers_of_one_node_surge_and_start_beside_old_ones_in_several_pools():
-    pools = [existing_pool(name="a", size=2), existing_pool(name="b", size=2)]
-    (planned,) = plan(model("agg-tp1-8r"), gpuPools=pools).models
-    assert (planned.units[0].roles[0].rollout.max_surge, planned.update_way) == (8, "beside")
 
 
 @pytest.mark.parametrize(("small", "enough"), [(16, True), (17, False)])
@@ -305,14 +291,10 @@ def test_system_nodes_need_memory_for_the_envoys_of_each_model_or_of_one_front_d
     assert ("systemPool.size" in refusals(stack_changes=stack)) is refused
 
 
-@pytest.mark.parametrize(("copies", "refused"), [(4, False), (5, True)])
-def test_routers_that_do_not_fit_the_system_pool_are_refused(copies: int, refused: bool):
-    assert ("systemPool.size" in of_pools({"size": 3}, copies)) is refused
-
-
-def test_the_suggested_size_of_the_system_pool_suffices():
-    text = of_pools({"size": 1}, copies=7)["systemPool.size"]
-    assert "at least 5" in text
+def test_too_many_routers_for_the_system_pool_are_refused_with_a_size_that_suffices():
+    assert of_pools({"size": 3}, copies=4) == {}
+    assert "systemPool.size" in of_pools({"size": 3}, copies=5)
+    assert "at least 5" in of_pools({"size": 1}, copies=7)["systemPool.size"]
     assert of_pools({"size": 5}, copies=7) == {}
 
 
@@ -340,10 +322,7 @@ def test_routers_may_run_in_further_cpu_pools_that_have_no_taints():
     assert "systemPool.ocpus" in of_pools(small, cpuPools=[{**large, "taints": [{"key": "team"}]}])
 
 
-def test_models_without_a_router_need_no_room_for_it_in_the_system_pool():
+def test_models_without_a_router_and_fixed_cpu_shapes_are_not_asked_for_room():
     models = [model("agg-tp1-4r", router={"mode": "none"})]
     assert refusals(stack_changes={"systemPool": {"ocpus": 4, "memoryGib": 16}, "models": models}) == {}
-
-
-def test_a_fixed_cpu_shape_is_assumed_to_have_room_for_all_routers():
     assert of_pools({"shape": "BM.Standard.E5.192", "size": 1}, copies=9) == {}

@@ -68,6 +68,37 @@ def test_the_config_hash_of_an_unchanged_stack_file_is_that_of_earlier_results()
     assert planning.plan_object(stack()).config_hash == "576dc33fb06e64a8"
 
 
+TO_OPS = {"recipients": ["ops@example.com"]}
+COPIES = stack(model("2p-tp1-2d-tp1", copies=2), frontDoor={})
+
+
+@pytest.mark.parametrize(
+    ("value", "changes"),
+    [
+        (stack(), {"monitoring": "none"}),
+        (stack(), {"tags": {"freeform": {"team": "a"}}}),
+        (created(), {"budget": {"monthlyAmount": 10_000_000, **TO_OPS}}),
+        (created(), {"ociMonitoring": {"alarms": TO_OPS, "logs": {}}}),
+        (COPIES, {"frontDoor": {"weights": {"gpt-oss-120b-0": 90, "gpt-oss-120b-1": 10}}}),
+    ],
+)
+def test_settings_that_servers_do_not_depend_on_do_not_change_the_configuration_hash(
+    value: dict[str, Any], changes: dict[str, Any]
+):
+    assert planning.plan_object({**value, **changes}).config_hash == planning.plan_object(value).config_hash
+
+
+def test_tracing_changes_the_configuration_hash():
+    traced = planning.plan_object(stack(tracing={"endpoint": "http://otel-collector:4317"}))
+    assert traced.config_hash != planning.plan_object(stack()).config_hash
+
+
+def test_optional_parts_of_a_stack_are_off_by_default():
+    plan = planning.plan_object(stack())
+    assert (plan.front_door, plan.gateway, plan.monitoring, plan.tracing) == (None, None, None, None)
+    assert (plan.config.storage.model_cache.kind, plan.network_policies.engine) == ("none", "none")
+
+
 def test_copies_of_a_model_are_named_by_the_model_and_their_number():
     result = planning.plan_object(stack(model("8p-tp1-4d-tp2", copies=2, name="big")))
     assert [unit.name for unit in result.models[0].units] == ["big-0", "big-1"]

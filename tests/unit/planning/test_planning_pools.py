@@ -11,7 +11,6 @@ from llmd_oke.catalogue.shapes import flexible_shape
 from llmd_oke.planning import pools
 from llmd_oke.planning.cluster_plan import CyclingPlan
 from llmd_oke.planning.estimates import costs
-from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.network import network_pools
 from llmd_oke.planning.pools import (
     autoscaled_pools,
@@ -80,12 +79,9 @@ def test_a_pool_option_that_the_launch_mode_supports_is_accepted(launch: str, op
     assert of_pool(launch=launch, **option) == {}
 
 
-def test_only_a_created_pool_requires_an_availability_domain_and_an_image():
+def test_only_created_pools_need_a_domain_and_image_and_may_have_a_compute_cluster():
     assert set(refusals(existing_pool())) == {"gpuPools[0].availabilityDomain", "gpuPools[0].image"}
     assert refusals(existing_pool(poolId=ocid("nodepool"))) == {}
-
-
-def test_a_compute_cluster_for_an_existing_pool_is_refused():
     result = of_pool(poolId=ocid("nodepool"), computeClusterId=ocid("computecluster"))
     assert set(result) == {"gpuPools[0].computeClusterId"}
 
@@ -111,17 +107,29 @@ def test_a_secret_link_to_an_image_is_refused_with_the_setting_for_the_pools_lin
     assert f"pulumi config set --secret --path llmd-oke:imageLinks.{pool})" in text
 
 
-def test_an_imported_image_must_be_for_the_shape(monkeypatch: pytest.MonkeyPatch):
-    known = known_image().model_copy(update={"shapes": ("BM.GPU.MI355X.8",)})
+@pytest.mark.parametrize(
+    ("launch", "changes", "refused"),
+    [
+        ("managed-compute-cluster", {"shapes": ("BM.GPU.MI355X.8",)}, True),
+        ("managed-compute-cluster", {"operating_system": "Oracle Linux"}, True),
+        ("plain", {"operating_system": "Oracle Linux"}, False),
+    ],
+    ids=["another shape's", "RDMA with another system than Ubuntu", "another system without RDMA"],
+)
+def test_an_imported_image_must_be_for_the_shape_and_have_ubuntu_for_rdma(
+    monkeypatch: pytest.MonkeyPatch, launch: str, changes: dict[str, Any], refused: bool
+):
+    known = known_image().model_copy(update=changes)
     monkeypatch.setattr(catalogue, "image", lambda name: known)
-    assert list(of_pool(image={"import": IMPORT})) == ["gpuPools[0].image.import.name"]
+    assert ("gpuPools[0].image.import.name" in of_pool(launch=launch, image={"import": IMPORT})) is refused
 
 
+@pytest.mark.parametrize("form", ["Canonical-Ubuntu-24.04-{}-0", "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-6.8-{}-0"])
 @pytest.mark.parametrize(("built", "told"), [("2026.04.29", ["CVE-2026-31431"]), ("2026.04.30", [])])
 def test_check_warns_of_an_imported_image_older_than_known_kernel_fixes(
-    monkeypatch: pytest.MonkeyPatch, built: str, told: list[str]
+    monkeypatch: pytest.MonkeyPatch, form: str, built: str, told: list[str]
 ):
-    name = f"Canonical-Ubuntu-24.04-{built}-0"
+    name = form.format(built)
     known = known_image().model_copy(update={"name": name})
     monkeypatch.setattr(catalogue, "image", lambda _: known)
     advice = planning.plan(validated(created_pool(image={"import": {**IMPORT, "name": name}}))).advice
@@ -137,29 +145,24 @@ def test_the_error_for_an_image_of_another_shape_lists_all_images_for_the_shape(
     assert {name for name in names if name in offered} == {name for name in names if name != other}
 
 
-@pytest.mark.parametrize(("launch", "refused"), [("managed-compute-cluster", True), ("plain", False)])
-def test_rdma_nodes_must_run_ubuntu(monkeypatch: pytest.MonkeyPatch, launch: str, refused: bool):
-    known = known_image().model_copy(update={"operating_system": "Oracle Linux"})
-    monkeypatch.setattr(catalogue, "image", lambda name: known)
-    assert ("gpuPools[0].image.import.name" in of_pool(launch=launch, image={"import": IMPORT})) is refused
-
-
 def test_rdma_in_pods_requires_rdma_on_nodes():
     assert "has no RDMA network" in of_pool(launch="plain")["gpuPools[0].launch"]
 
 
 @pytest.mark.parametrize(
     ("version", "why"),
-    [("v1.35.0", "newer than the control plane"), ("v1.34.3", "newer"), ("v1.30.9", "3 minor versions behind")],
+    [
+        ("v1.35.0", "newer than the control plane"),
+        ("v1.34.3", "newer"),
+        ("v1.30.9", "3 minor versions behind"),
+        *((version, None) for version in ("v1.34.2", "v1.34.1", "v1.31.0")),
+    ],
 )
-def test_nodes_newer_than_the_cluster_or_over_three_minor_versions_older_are_refused(version: str, why: str):
-    assert why in of_pool(kubernetesVersion=version)["gpuPools[0].kubernetesVersion"]
-    assert why in of_stack(systemPool={"kubernetesVersion": version})["systemPool.kubernetesVersion"]
-
-
-@pytest.mark.parametrize("version", ["v1.34.2", "v1.34.1", "v1.31.0"])
-def test_nodes_may_have_an_older_kubernetes_version_than_the_cluster(version: str):
-    assert of_pool(kubernetesVersion=version) == {}
+def test_nodes_newer_than_the_cluster_or_over_three_minor_versions_older_are_refused(version: str, why: str | None):
+    pool, system = of_pool(kubernetesVersion=version), of_stack(systemPool={"kubernetesVersion": version})
+    paths = ("gpuPools[0].kubernetesVersion", "systemPool.kubernetesVersion")
+    assert (*pool, *system) == (paths if why else ())
+    assert all(why in text for text in (*pool.values(), *system.values()) if why)
 
 
 def test_self_managed_nodes_require_a_recent_enough_control_plane():
@@ -209,7 +212,6 @@ def test_node_cycling_by_default_replaces_boot_volumes_or_surges_one_node(
     cycling: dict[str, Any], expected: tuple[str, str, str]
 ):
     planned = planning.plan(validated(created_pool(cycling=cycling), stack_changes={"systemPool": {"cycling": {}}}))
-    assert planned.created is not None
     assert planned.created.gpu_pools[0].cycling == CyclingPlan(*expected)
     assert planned.created.cpu_pools[0].cycling == CyclingPlan("replace-node", "1", "0")
     told = [advice for advice in planned.advice if advice.path == "gpuPools[0].cycling.maxUnavailable"]
@@ -231,10 +233,14 @@ def test_pool_names_are_unique():
     assert "systemPool has it already" in of_pool(name="system")["gpuPools[0].name"]
 
 
-def test_several_problems_of_pools_are_reported_at_once():
+def test_several_problems_of_pools_are_reported_at_once_at_each_pools_path():
     pool = created_pool(kubernetesVersion="v1.36.1", image={}, bootVolumeVpusPerGb=20)
-    result = refusals(pool, stack_changes={"systemPool": {"shape": "VM.GPU.A10.1"}})
-    assert len(result) == 4
+    large = {"name": "large", "shape": "VM.Optimized3.Flex", "ocpus": 32}
+    result = refusals(pool, stack_changes={"systemPool": {"shape": "VM.GPU.A10.1"}, "cpuPools": [large]})
+    assert set(result) == {
+        *(f"gpuPools[0].{key}" for key in ("kubernetesVersion", "image", "bootVolumeVpusPerGb")),
+        *("systemPool.shape", "cpuPools[0].ocpus"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -263,13 +269,10 @@ def test_the_first_availability_domain_of_a_region_has_the_name_that_oci_gives_i
     assert availability_domains().name("Uocm", region, 1) == name
 
 
-def test_a_pool_in_another_region_is_refused():
-    assert list(of_pool(availabilityDomain="Uocm:PHX-AD-1")) == ["gpuPools[0].availabilityDomain"]
-
-
-def test_every_availability_domain_in_the_stack_file_is_checked():
+def test_every_availability_domain_in_the_stack_file_must_be_in_the_region():
     other = ["Uocm:EU-FRANKFURT-1-AD-1"]
     result = refusals(
+        created_pool(availabilityDomain="Uocm:PHX-AD-1"),
         stack_changes={
             "systemPool": {"availabilityDomains": ["Uocm:US-ASHBURN-AD-2", *other]},
             "cpuPools": [{"name": "more", "availabilityDomains": other}],
@@ -277,12 +280,13 @@ def test_every_availability_domain_in_the_stack_file_is_checked():
         },
         lookupResults={"availabilityDomains": other},
     )
-    assert {
+    assert set(result) == {
+        "gpuPools[0].availabilityDomain",
         "systemPool.availabilityDomains[1]",
         "cpuPools[0].availabilityDomains[0]",
         "cluster.lookupResults.availabilityDomains[0]",
         "storage.modelCache.availabilityDomain",
-    } <= set(result)
+    }
 
 
 @pytest.mark.parametrize(
@@ -321,16 +325,8 @@ def test_ocpus_and_memory_beyond_a_flexible_shapes_limits_are_refused_once(sizes
     assert [str(text) in problem for problem in result] == ([] if text is None else [True])
 
 
-def test_too_many_ocpus_of_a_cpu_pool_are_refused_at_that_pools_path():
-    large = {"name": "large", "shape": "VM.Optimized3.Flex", "ocpus": 32}
-    assert list(of_stack(cpuPools=[large])) == ["cpuPools[0].ocpus"]
-
-
-def test_a_cpu_shape_of_fixed_size_has_no_limits_of_ocpus_and_memory():
+def test_every_flexible_shape_with_a_price_and_no_fixed_one_has_limits_of_its_size():
     assert flexible_shape("VM.Standard2.16") is None
-
-
-def test_every_flexible_shape_with_a_price_has_size_limits_in_the_catalogue():
     for name in prices().flexible_shapes:
         limits = flexible_shape(name)
         assert limits is not None, name
@@ -357,18 +353,16 @@ def test_managed_node_pools_can_be_autoscaled(launch: str):
 
 
 @pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
-def test_self_managed_nodes_and_existing_pools_cannot_be_autoscaled(launch: str):
+def test_self_managed_nodes_and_existing_and_system_pools_cannot_be_autoscaled(launch: str):
     assert list(refusals(pool(launch=launch))) == ["gpuPools[0].scaling.mode"]
     assert "gpuPools[0].scaling.mode" in refusals(pool(poolId=ocid("nodepool")))
+    assert list(of_system_pool(scaling=SCALED)) == ["systemPool.scaling"]
 
 
 @pytest.mark.parametrize(("size", "key"), [(2, "minSize"), (10, "maxSize")])
 def test_the_initial_size_of_an_autoscaled_pool_must_lie_within_its_limits(size: int, key: str):
     scaling = {**SCALED, "minSize": 3, "maxSize": 9}
     assert list(refusals(pool(size, scaling=scaling))) == [f"gpuPools[0].scaling.{key}"]
-
-
-def test_the_autoscaling_limits_of_cpu_pools_are_checked_too():
     more = {"name": "more", "size": 1, "scaling": SCALED}
     assert list(refusals(stack_changes={"cpuPools": [more]})) == ["cpuPools[0].scaling.minSize"]
 
@@ -380,16 +374,17 @@ def test_maxreplicas_servers_need_room_on_the_pools_maximum_number_of_nodes():
     assert problem.path == "models[0].scaling.decode.maxReplicas"
 
 
-def test_autoscaled_pools_too_small_at_first_for_the_initial_servers_are_refused():
-    (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(1, {**SCALED, "minSize": 1}))
-    assert (problem.path, problem.value) == ("gpuPools[0].size", 1)
-    assert problem.accepted.startswith("at least 2,")
-
-
-def test_models_that_do_not_fit_the_maximum_of_nodes_are_refused_with_the_limit():
-    (problem,) = problems(model("8p-tp1-8d-tp2"), gpuPools=existing_pools(1, {**SCALED, "minSize": 1, "maxSize": 2}))
-    assert (problem.path, problem.value) == ("gpuPools[0].scaling.maxSize", 2)
-    assert problem.accepted.startswith("at least 3,")
+@pytest.mark.parametrize(
+    ("topology", "most", "key", "value", "least"),
+    [("8p-tp1-4d-tp2", 9, "size", 1, 2), ("8p-tp1-8d-tp2", 2, "scaling.maxSize", 2, 3)],
+    ids=["too few nodes at first", "too few at most"],
+)
+def test_autoscaled_pools_without_room_for_the_initial_servers_are_refused(
+    topology: str, most: int, key: str, value: int, least: int
+):
+    (problem,) = problems(model(topology), gpuPools=existing_pools(1, {**SCALED, "minSize": 1, "maxSize": most}))
+    assert (problem.path, problem.value) == (f"gpuPools[0].{key}", value)
+    assert problem.accepted.startswith(f"at least {least},")
 
 
 def test_rollouts_do_not_count_on_gpus_of_nodes_that_an_autoscaler_may_add():
@@ -399,29 +394,27 @@ def test_rollouts_do_not_count_on_gpus_of_nodes_that_an_autoscaler_may_add():
     assert all(role.rollout.max_surge for role in fixed.models[0].units[0].roles)
 
 
-def test_nodes_above_an_autoscaled_pools_minimum_do_not_count_as_idle():
-    assert plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED)).idle_nodes == []
+def test_nodes_that_an_autoscaler_may_add_are_neither_there_at_first_nor_idle():
+    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED))
+    assert (len(result.nodes_at_first), len(result.nodes), result.idle_nodes) == (2, 9, [])
     stays = {**SCALED, "minSize": 4}
     assert len(plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(4, stays)).idle_nodes) == 2
 
 
-def test_an_autoscaled_pool_starts_with_the_number_of_nodes_in_the_stack_file():
-    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED))
-    assert (len(result.nodes_at_first), len(result.nodes)) == (2, 9)
-
-
-def first_nodes(topology: str, scaling: dict[str, Any], *, size: int = 6) -> dict[str, int]:
-    return awaited_nodes(plan(model(topology), gpuPools=existing_pools(size, scaling)))
-
-
-def test_an_update_waits_for_nodes_of_initial_servers_and_for_the_pools_minimum():
-    assert first_nodes("16p-tp1-8d-tp2", {**SCALED, "minSize": 1}) == {"mi300x": 4}
-    assert first_nodes("8p-tp1-4d-tp2", {**SCALED, "minSize": 3}) == {"mi300x": 3}
-    assert first_nodes("8p-tp1-4d-tp2", {"mode": "fixed"}) == {"mi300x": 6}
-
-
-def test_an_update_does_not_wait_for_nodes_of_servers_that_autoscaling_may_add():
-    assert awaited_nodes(plan(GROWING, gpuPools=existing_pools(5, SCALED))) == {"mi300x": 2}
+@pytest.mark.parametrize(
+    ("served", "scaling", "nodes"),
+    [
+        (model("16p-tp1-8d-tp2"), {**SCALED, "minSize": 1}, 4),
+        (model("8p-tp1-4d-tp2"), {**SCALED, "minSize": 3}, 3),
+        (model("8p-tp1-4d-tp2"), {"mode": "fixed"}, 6),
+        (GROWING, SCALED, 2),
+    ],
+    ids=["initial servers", "the pool's minimum", "a fixed pool", "servers that autoscaling may add"],
+)
+def test_an_update_waits_for_nodes_of_initial_servers_and_for_the_pools_minimum(
+    served: dict[str, Any], scaling: dict[str, Any], nodes: int
+):
+    assert awaited_nodes(plan(served, gpuPools=existing_pools(6, scaling))) == {"mi300x": nodes}
 
 
 def test_an_update_without_models_waits_for_the_initial_size_of_an_autoscaled_pool():
@@ -449,14 +442,11 @@ def test_the_create_timeout_includes_pre_warming_only_on_autoscaled_nodes():
     assert create_timeout_s(fixed, "node-disk") == create_timeout_s(SCALED, "none") == usual
 
 
-def test_check_recommends_a_shared_model_cache_for_autoscaled_nodes():
-    def advised(scaling: dict[str, Any]) -> list[str]:
-        storage = {"modelCache": {"kind": "node-disk"}}
-        result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, scaling), storage=storage)
-        return [advice.path for advice in result.advice]
-
-    assert "storage.modelCache.kind" in advised(SCALED)
-    assert "storage.modelCache.kind" not in advised({"mode": "fixed"})
+@pytest.mark.parametrize(("scaling", "told"), [(SCALED, True), ({"mode": "fixed"}, False)])
+def test_check_recommends_a_shared_model_cache_for_autoscaled_nodes(scaling: dict[str, Any], told: bool):
+    storage = {"modelCache": {"kind": "node-disk"}}
+    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, scaling), storage=storage)
+    assert ("storage.modelCache.kind" in [advice.path for advice in result.advice]) is told
 
 
 def test_check_recommends_more_copies_only_for_initial_nodes():
@@ -478,14 +468,6 @@ def test_the_cost_estimate_covers_initial_nodes_and_excludes_autoscaled_ones():
     assert "mi300x: nodes that the cluster autoscaler adds, up to 9" in result.not_included
 
 
-def test_the_autoscaler_gets_permissions_on_pools_if_it_is_installed():
-    for result, expected in ((pool(), True), (created_pool(), False)):
-        config = validated(result)
-        assert config.cluster is not None
-        assert config.cluster.mode == "create"
-        assert ("cluster-autoscaler" in iam_needs(config, config.cluster).nodes) is expected
-
-
 def test_a_stack_that_does_not_create_its_pools_installs_no_autoscaler():
     config = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED)).config
     assert autoscaled_pools(config) == []
@@ -495,31 +477,23 @@ def test_the_autoscaler_add_on_gets_each_pool_with_its_limits():
     more = {"name": "more", "size": 1, "scaling": {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 3}}
     config = validated(pool(), stack_changes={"cpuPools": [more, {"name": "fixed", "size": 1}]})
     cluster = planning.plan(config).created
-    assert cluster is not None
     assert autoscaler_nodes(cluster.autoscaled, {"mi300x": "A", "more": "B"}) == "2:9:A, 1:3:B"
 
 
-def test_the_autoscaler_waits_readytimeoutminutes_and_runs_on_the_system_pool():
-    settings = autoscaler_add_on(validated(pool(readyTimeoutMinutes=120))).configurations
-    assert settings["maxNodeProvisionTime"] == "120m"
-    assert settings["nodeSelectors"] == '{"oke.oraclecloud.com/pool.name": "system"}'
-    assert settings["authType"] == "workload"
-
-
-def test_the_cluster_autoscaler_add_on_gets_the_settings_of_the_stack_file():
+def test_the_autoscaler_add_on_has_the_pools_settings_and_those_of_the_stack_file():
     own = {"name": "ClusterAutoscaler", "version": "v1", "configurations": {"scaleDownUnneededTime": "60m"}}
-    add_on = autoscaler_add_on(validated(pool(), addOns=[own]))
-    assert (add_on.version, add_on.configurations["scaleDownUnneededTime"]) == ("v1", "60m")
+    add_on = autoscaler_add_on(validated(pool(readyTimeoutMinutes=120), addOns=[own]))
+    assert add_on.version == "v1"
+    assert add_on.configurations["scaleDownUnneededTime"] == "60m"
+    assert add_on.configurations["maxNodeProvisionTime"] == "120m"
+    assert add_on.configurations["nodeSelectors"] == '{"oke.oraclecloud.com/pool.name": "system"}'
+    assert add_on.configurations["authType"] == "workload"
 
 
 @pytest.mark.parametrize("key", ["nodes", "authType", "nodeSelectors", "maxNodeProvisionTime"])
-def test_cluster_autoscaler_settings_that_follow_from_pools_are_refused(key: str):
+def test_cluster_autoscaler_settings_that_follow_from_autoscaled_pools_are_refused(key: str):
     own = {"name": "ClusterAutoscaler", "configurations": {key: "x"}}
     assert list(refusals(pool(), addOns=[own])) == [f"cluster.addOns[0].configurations.{key}"]
-
-
-def test_a_cluster_autoscaler_add_on_of_the_stack_file_is_accepted():
-    own = {"name": "ClusterAutoscaler", "configurations": {"nodes": "1:2:ocid", "authType": "instance"}}
     assert refusals(addOns=[own]) == {}
 
 
@@ -527,10 +501,6 @@ def test_the_cluster_autoscaler_requires_kubernetes_1_26_or_newer():
     (problem,) = node_scaling_problems(validated(pool(), kubernetesVersion="v1.25.4"))
     assert (problem.path, problem.accepted) == ("cluster.kubernetesVersion", "v1.26 or newer")
     assert list(node_scaling_problems(validated(pool(), kubernetesVersion="v1.26.2"))) == []
-
-
-def test_the_system_pool_cannot_be_autoscaled():
-    assert list(of_system_pool(scaling=SCALED)) == ["systemPool.scaling"]
 
 
 def test_images_are_sorted_by_the_date_in_their_name_and_not_by_a_version_with_dots():

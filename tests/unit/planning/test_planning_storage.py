@@ -23,10 +23,6 @@ def only(*models: dict[str, Any], **changes: Any) -> Any:
     return problem
 
 
-def test_without_storage_servers_keep_weights_in_their_pods():
-    assert plan().config.storage.model_cache.kind == "none"
-
-
 @pytest.mark.parametrize(
     "cache",
     [

@@ -83,11 +83,6 @@ def test_defined_tags_need_iam_permissions_unless_their_namespace_is_beside_them
     assert (needs.resource_ids.get("tag_namespace") == ("A",)) is ("defined" in tags)
 
 
-def test_tags_do_not_change_the_configuration_hash():
-    tagged = plan(tags={"freeform": {"team": "a"}})
-    assert tagged.config_hash == plan().config_hash
-
-
 def test_check_advises_on_tags_unless_the_stack_creates_its_cluster():
     tags = {"freeform": {"team": "a"}}
     for made, told in ((plan(tags=tags), ["tags"]), (planning.plan(validated(stack_changes={"tags": tags})), [])):

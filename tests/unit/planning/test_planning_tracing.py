@@ -1,18 +1,8 @@
 import pytest
-from llmd_oke import planning
 from llmd_oke.planning.plan import TracingPlan
-from stack_files import StackObject, model, paths, plan, problems, stack
+from stack_files import StackObject, model, paths, plan, problems
 
 COLLECTOR = {"endpoint": "http://otel-collector:4317"}
-
-
-def test_tracing_is_off_by_default():
-    assert plan().tracing is None
-
-
-def test_tracing_none_does_not_change_the_configuration_hash():
-    traced = planning.plan_object(stack(tracing=COLLECTOR))
-    assert traced.config_hash != planning.plan_object(stack()).config_hash
 
 
 def test_by_default_a_tenth_of_the_requests_is_traced():
