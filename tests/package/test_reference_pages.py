@@ -90,16 +90,8 @@ def command_pages(command: TyperCommand | TyperGroup, context: typer.Context) ->
 def command_section(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
     """Return what a command does, and its options."""
     usage = command.get_usage(context).removeprefix("Usage: ")
-    yield from [
-        "",
-        f"## {context.command_path}",
-        "",
-        "```",
-        " ".join(usage.split()),
-        "```",
-        "",
-        paragraphs(command.help or ""),
-    ]
+    yield from ["", f"## {context.command_path}", "", "```", " ".join(usage.split()), "```", ""]
+    yield paragraphs(command.help or "")
     rows = [record for parameter in command.params if (record := parameter.get_help_record(context))]
     if rows:
         yield from ["", "| option | what it is |", "|---|---|"]
@@ -110,14 +102,8 @@ def components() -> Iterator[str]:
     schema = package.schema()
     yield from ["# Components", "", "What other Pulumi programs import, in Python by the snake-case names. " + MADE]
     for token, component in sorted(schema["resources"].items()):
-        yield from [
-            "",
-            f"## {token.rpartition(':')[2]}",
-            "",
-            f"`{token}`",
-            "",
-            paragraphs(component.get("description", "")),
-        ]
+        yield from ["", f"## {token.rpartition(':')[2]}", "", f"`{token}`", ""]
+        yield paragraphs(component.get("description", ""))
         required = component.get("requiredInputs", ())
         yield from table("argument", component.get("inputProperties", {}), required)
         yield from table("output", component.get("properties", {}), ())

@@ -57,14 +57,11 @@ def installed(site: Path, *words: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_an_installed_wheel_reads_the_catalogue_entries_of_a_project(site: Path):
+def test_an_installed_wheel_checks_stack_files_of_a_checkout_and_of_a_project(site: Path):
+    assert installed(site, "check", "--stack", "guide", "--project", str(ROOT))["project_entries"] == []
     checked = installed(site, "check", "--stack", "rehearsal", "--project", str(ROOT / "examples" / "own-model"))
     assert checked["models"][0]["model"] == "acme/support-8b"
     assert checked["project_entries"][0]["file"] == "values/models/support-8b.yaml"
-
-
-def test_an_installed_wheel_checks_the_stack_files_of_a_checkout(site: Path):
-    assert installed(site, "check", "--stack", "guide", "--project", str(ROOT))["project_entries"] == []
 
 
 def test_two_checkouts_of_one_commit_give_the_same_wheel(site: Path, tmp_path: Path):
@@ -73,14 +70,8 @@ def test_two_checkouts_of_one_commit_give_the_same_wheel(site: Path, tmp_path: P
     for name in folders:
         shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("venv"))
     (other / "dev").mkdir()
-    for name in (
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        ".gitignore",
-        "requirements-oci.lock",
-        "dev/wheel_materials.py",
-    ):
+    files = ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "requirements-oci.lock", "dev/wheel_materials.py")
+    for name in files:
         shutil.copyfile(ROOT / name, other / name)
     for path in other.rglob("*"):
         os.utime(path, (1, 1))

@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import planning
+from registry_for_tests import Registry, served
 
 FOLDERS = ("cluster", "config", "operators", "planning", "program", "serving")
 """Folders of unit tests, like those of `components/llmd_oke`, whose refusals and advice are recorded."""
@@ -100,3 +101,10 @@ def _texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
             request.config.stash[PLACES].setdefault(file, {}).setdefault(key, set()).update(told)
         else:
             assert told <= recorded.get(key, set()), f"texts that {file.name} lacks; {UPDATE}=1 accepts them"
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """A registry of container images on the loopback interface, without any."""
+    with served(Registry()) as running:
+        yield running

@@ -6,7 +6,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
-from identities_for_tests import TENANCY
+from stack_files import TENANCY
 
 
 @pytest.fixture(scope="session")
@@ -29,12 +29,11 @@ def locked_key_pem(key: rsa.RSAPrivateKey) -> str:
 @pytest.fixture(scope="session")
 def certificate_pem(key: rsa.RSAPrivateKey) -> str:
     """The certificate of an instance."""
-    name = x509.Name(
-        [
-            x509.NameAttribute(NameOID.COMMON_NAME, "ocid1.instance.oc1.iad.i"),
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, f"opc-tenant:{TENANCY}"),
-        ]
+    names = (
+        (NameOID.COMMON_NAME, "ocid1.instance.oc1.iad.i"),
+        (NameOID.ORGANIZATIONAL_UNIT_NAME, f"opc-tenant:{TENANCY}"),
     )
+    name = x509.Name([x509.NameAttribute(*item) for item in names])
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))

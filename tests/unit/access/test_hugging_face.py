@@ -32,15 +32,12 @@ def refusal(answer: Answer, repository: str = "acme/large", revision: str = "mai
     return str(caught.value)
 
 
-def test_the_weights_index_is_read_at_the_same_commit_as_the_config():
+def test_the_weights_index_is_read_at_the_configs_commit_unless_weights_are_one_file():
     config, index = download(files)
     assert config.address == "https://huggingface.co/acme/large/resolve/main/config.json"
     assert config.commit == COMMIT
     assert index is not None
     assert index.content == f"/acme/large/resolve/{COMMIT}/model.safetensors.index.json".encode()
-
-
-def test_a_model_whose_weights_are_one_file_has_no_weights_index():
     _, index = download(lambda request: httpx2.Response(404) if "index" in request.url.path else files(request))
     assert index is None
 

@@ -13,19 +13,17 @@ from typing import Any
 import jwt
 import pytest
 from certificates_for_tests import certificate, private_key
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
-from identities_for_tests import TENANCY
 from llmd_base.errors import KitError
 from llmd_oke.access import principals
 from llmd_oke.access.sign_in import Auth
 from llmd_oke.cli.token import signer_of
 from oci.auth.signers import resource_principals_signer
+from stack_files import TENANCY
+from test_access_signing import URL, verify
 
-URL = "https://iaas.us-ashburn-1.oraclecloud.com/20160918/instances?limit=1&compartmentId=c"
 HOST = "iaas.us-ashburn-1.oraclecloud.com"
 
 
@@ -92,13 +90,9 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Authenticat
         yield service
 
 
-def verify(key: RSAPublicKey, headers: dict[str, str], target: str, host: str = "") -> str:
-    """The `keyId` of a signature over these headers, which is checked as OCI does it."""
-    parts = dict(re.findall(r'(\w+)="([^"]*)"', headers["authorization"]))
-    values = {**headers, "(request-target)": target, "host": host}
-    text = "\n".join(f"{name}: {values[name]}" for name in parts["headers"].split())
-    key.verify(base64.b64decode(parts["signature"]), text.encode(), padding.PKCS1v15(), hashes.SHA256())
-    return parts["keyId"]
+def key_id(key: RSAPublicKey, headers: dict[str, str], target: str, host: str = "") -> str:
+    """The `keyId` of a signature over these headers."""
+    return verify(key, headers["authorization"], {**headers, "(request-target)": target, "host": host})["keyId"]
 
 
 def test_an_instance_exchanges_its_certificate_for_a_token_and_signs_with_it(
@@ -108,13 +102,13 @@ def test_an_instance_exchanges_its_certificate_for_a_token_and_signs_with_it(
     sent = instance.requests[0]
     assert "BEGIN" not in sent["certificate"]
     assert len(sent["intermediateCertificates"]) == 1
-    own = verify(key.public_key(), instance.headers[0], "post /v1/x509")
+    own = key_id(key.public_key(), instance.headers[0], "post /v1/x509")
     assert re.fullmatch(rf"{TENANCY}/fed-x509/([0-9A-F]{{2}}:){{19}}[0-9A-F]{{2}}", own)
     target = "/20160918/instances?limit=1&compartmentId=c"
     read, change = signer.headers("GET", URL), signer.headers("POST", URL, body=b'{"a": 1}')
     session = instance.public_key()
-    assert verify(session, read, f"get {target}", HOST) == f"ST${instance.tokens[0]}"
-    assert verify(session, change, f"post {target}", HOST) == f"ST${instance.tokens[0]}"
+    assert key_id(session, read, f"get {target}", HOST) == f"ST${instance.tokens[0]}"
+    assert key_id(session, change, f"post {target}", HOST) == f"ST${instance.tokens[0]}"
     assert (change["content-length"], "host" in change, len(instance.tokens)) == ("8", False, 1)
 
 
@@ -122,7 +116,7 @@ def test_a_pod_exchanges_its_service_account_token_for_an_oci_token(pod: Authent
     signer = principals.workload_identity(tmp_path / "token")
     assert pod.headers[0]["authorization"] == f"Bearer {(tmp_path / 'token').read_text()}"
     signed = signer.headers("GET", "https://h.example/a")
-    assert verify(pod.public_key(), signed, "get /a", "h.example") == f"ST${pod.tokens[0]}"
+    assert key_id(pod.public_key(), signed, "get /a", "h.example") == f"ST${pod.tokens[0]}"
 
 
 def test_tokens_of_instance_principal_and_workload_identity_are_renewed(
@@ -134,7 +128,7 @@ def test_tokens_of_instance_principal_and_workload_identity_are_renewed(
     for signer, server in ((of_instance, instance), (of_pod, pod)):
         first = server.tokens[-1]
         signed = signer.headers("GET", "https://h.example/a")
-        assert verify(server.public_key(), signed, "get /a", "h.example") == f"ST${server.tokens[-1]}"
+        assert key_id(server.public_key(), signed, "get /a", "h.example") == f"ST${server.tokens[-1]}"
         assert server.tokens[-1] != first
 
 
@@ -145,15 +139,13 @@ def test_instance_principal_on_a_machine_outside_of_oci_is_refused(monkeypatch: 
         signer_of(Auth.INSTANCE_PRINCIPAL, None)
 
 
-def test_a_refused_instance_principal_is_told_the_status_and_the_needed_policy(instance: Authentication):
-    instance.status = 401
+def test_a_refused_instance_or_workload_is_told_the_status_and_the_needed_policy(
+    instance: Authentication, pod: Authentication, tmp_path: Path
+):
+    instance.status, pod.status = 401, 403
     with pytest.raises(KitError, match="401 NotAuthenticated") as refused:
         principals.instance_principal(f"{instance.url}/v1/x509")
     assert "dynamic group" in (refused.value.remedy or "")
-
-
-def test_a_refused_workload_identity_is_told_the_status_and_the_needed_policy(pod: Authentication, tmp_path: Path):
-    pod.status = 403
     with pytest.raises(KitError, match="OCI gives this machine no token of a pod: 403") as refused:
         principals.workload_identity(tmp_path / "token")
     assert "enhanced OKE cluster" in (refused.value.remedy or "")

@@ -1,8 +1,6 @@
 """Registries that are busy, fail, lie or have no end, as no real one does when it is asked to. What they do
 otherwise is tested with a real one (`test_bed/registry`)."""
 
-from collections.abc import Iterator
-
 import httpx2
 import pytest
 from llmd_base.progress import SilentProgress
@@ -12,12 +10,6 @@ from llmd_oke.catalogue.container_images import ContainerImage
 from registry_for_tests import AMD64, Registry, served
 
 REPOSITORY = "llm-d/vllm"
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with served(Registry()) as running:
-        yield running
 
 
 def image(registry: Registry, tag: str = "v1", digest: str | None = None) -> ContainerImage:
@@ -30,36 +22,26 @@ def refusal(registry: Registry, client: RegistryClient | None = None, tag: str =
     return caught.value.refusal, caught.value.message
 
 
-def test_a_registry_without_token_authentication_is_queried_once(registry: Registry):
+def test_without_token_authentication_a_registry_gets_one_head_request_for_an_image(registry: Registry):
     registry.wants_token = False
     registry.push(REPOSITORY, "v1", 10)
     RegistryClient().stored(image(registry))
-    assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/v1"]
+    digest = registry.push_index(REPOSITORY, "v2", AMD64)
+    assert RegistryClient().stored(image(registry, "v2", digest)) == StoredImage(digest)
+    assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/{tag}" for tag in ("v1", "v2")]
 
 
-def test_an_unchanged_image_tag_is_verified_by_a_head_request_alone(registry: Registry):
-    registry.wants_token = False
-    digest = registry.push_index(REPOSITORY, "v1", AMD64)
-    assert RegistryClient().stored(image(registry, digest=digest)) == StoredImage(digest)
-    assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/v1"]
-
-
-def test_a_busy_registry_is_queried_again_after_its_retry_after_time(registry: Registry):
+def test_a_busy_registry_is_queried_again_after_its_retry_after_time_if_it_is_short(registry: Registry):
     digest = registry.push(REPOSITORY, "v1", 10)
     registry.busy, registry.retry_after = 2, "3"
     pauses: list[float] = []
-    assert RegistryClient(pause=pauses.append).stored(image(registry)).digest == digest
+    client = RegistryClient(pause=pauses.append)
+    assert client.stored(image(registry)).digest == digest
     assert pauses == [3.0, 3.0]
-
-
-def test_a_registry_with_a_long_retry_after_time_is_not_waited_for(registry: Registry):
-    registry.push(REPOSITORY, "v1", 10)
     registry.busy, registry.retry_after = 1, "3600"
-    pauses: list[float] = []
-    kind, message = refusal(registry, RegistryClient(pause=pauses.append))
-    assert kind is Refusal.BUSY
-    assert "3600 s" in message
-    assert not pauses
+    kind, message = refusal(registry, client)
+    assert (kind, "3600 s" in message) == (Refusal.BUSY, True)
+    assert pauses == [3.0, 3.0]
 
 
 def test_a_failing_registry_is_queried_three_times(registry: Registry):
@@ -76,16 +58,15 @@ def test_a_registry_that_does_not_run_is_reported_as_unreachable():
     assert refusal(gone)[0] is Refusal.UNREACHABLE
 
 
-def test_an_image_manifest_that_does_not_match_its_digest_is_unsound(registry: Registry):
+def test_a_manifest_that_is_too_long_or_does_not_match_its_digest_is_unsound(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+):
     registry.push_index(REPOSITORY, "v1", AMD64)
+    with monkeypatch.context() as limited:
+        limited.setattr(registries, "MAX_MANIFEST_BYTES", 100)
+        assert refusal(registry)[0] is Refusal.UNSOUND
     registry.false_digest = "sha256:" + "0" * 64
     registry.repositories[REPOSITORY][registry.false_digest] = registry.repositories[REPOSITORY]["v1"]
-    assert refusal(registry)[0] is Refusal.UNSOUND
-
-
-def test_a_registry_response_beyond_the_size_limit_is_unsound(registry: Registry, monkeypatch: pytest.MonkeyPatch):
-    registry.push_index(REPOSITORY, "v1", AMD64)
-    monkeypatch.setattr(registries, "MAX_MANIFEST_BYTES", 100)
     assert refusal(registry)[0] is Refusal.UNSOUND
 
 

@@ -47,8 +47,9 @@ def oci(**changes: Any) -> FakeOci:
     return FakeOci({**answers, **changes})
 
 
-def test_the_active_bastion_of_the_clusters_network_is_used_for_the_tunnel():
+def test_a_tunnel_uses_the_active_bastion_of_the_clusters_network_or_a_given_one():
     assert tunnel.target(oci(), OPTIONS) == TARGET
+    assert tunnel.target(oci(), replace(OPTIONS, bastion_id="mine")).bastion_id == "mine"
 
 
 def test_the_tunnel_finds_a_stacks_cluster_by_name_and_prefers_the_newest():
@@ -77,10 +78,6 @@ def test_what_is_not_there_yet_raises_the_error_that_a_tunnel_waits_on(
 ):
     with pytest.raises(NotYet, match=message):
         tunnel.target(oci(**answer), options)
-
-
-def test_a_bastion_given_by_its_ocid_is_used_for_the_tunnel():
-    assert tunnel.target(oci(), replace(OPTIONS, bastion_id="mine")).bastion_id == "mine"
 
 
 def test_bastion_sessions_last_no_longer_than_the_bastion_allows():
@@ -126,14 +123,10 @@ def test_a_bastion_session_that_does_not_become_active_is_deleted_and_reported(s
     assert client.sent[-1][0] == "DELETE"
 
 
-def test_the_ssh_command_of_a_tunnel_is_the_bastions_with_placeholders_filled_in():
+def test_a_tunnels_ssh_command_is_the_bastions_without_keys_or_hosts_of_the_user():
     argv = tunnel.ssh_command(TOLD, Path("/tmp/k/key"), 6443)
     assert argv[0] == "ssh"
     assert argv[-7:] == ["/tmp/k/key", "-N", "-L", "6443:10.0.0.6:6443", "-p", "22", argv[-1]]
-
-
-def test_the_users_own_ssh_keys_agent_and_known_hosts_are_not_used():
-    argv = tunnel.ssh_command(TOLD, Path("/tmp/k/key"), 6443)
     options = {word for before, word in pairwise(argv) if before == "-o"}
     assert {"IdentitiesOnly=yes", "IdentityAgent=none", "BatchMode=yes"} <= options
     assert {"UserKnownHostsFile=/tmp/k/known_hosts", "StrictHostKeyChecking=accept-new"} <= options
