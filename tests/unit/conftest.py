@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from free_ports import free_port
 from llmd_base.errors import InvalidStack, KitError
 from llmd_oke import planning
 from registry_for_tests import Registry, served
@@ -108,3 +109,9 @@ def registry() -> Iterator[Registry]:
     """A registry of container images on the loopback interface, without any."""
     with served(Registry()) as running:
         yield running
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that nobody listens at."""
+    return free_port()

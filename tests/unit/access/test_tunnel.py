@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_ports import free_port
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.access import tunnel
@@ -182,11 +181,6 @@ class Told:
     def until_open(self) -> None:
         while "leads to the API server" not in self.steps.get(timeout=LIMIT_S):
             pass
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
 
 
 @pytest.fixture

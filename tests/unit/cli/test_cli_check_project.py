@@ -108,12 +108,9 @@ def test_only_project_entries_that_change_servers_change_the_configuration_hash(
     assert plan_stack_file(project, "s").config_hash != before
 
 
-def test_tune_rank_knows_the_projects_model(project: Path):
+def test_tune_rank_knows_a_valid_model_of_the_project_and_refuses_an_invalid_one(project: Path):
     status, output = run(project, "tune", "rank", "--model", MINE, "--gpus", "8", "--allow-extrapolation")
     assert status == 0, output
-
-
-def test_tune_rank_refuses_an_invalid_project_model(project: Path):
     write_entry(project, f"models/{MINE}", model_entry(MINE, max_model_len=0))
     assert f"values/models/{MINE}.yaml: max_model_len = 0" in run(project, "tune", "rank", "--model", MINE)[1]
 

@@ -1,7 +1,6 @@
 """`llmd-oke images`, with a registry on the loopback interface."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,9 @@ from llmd_oke.operations import registries
 from llmd_oke.planning import container_images
 from llmd_oke.values import open_project
 from project_entries import write_entry
-from registry_for_tests import Registry, served
+from registry_for_tests import Registry
+from stack_files import PROJECT
 from typer.testing import CliRunner
-
-PROJECT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with served(Registry()) as running:
-        yield running
 
 
 @pytest.fixture

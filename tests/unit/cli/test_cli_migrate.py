@@ -80,8 +80,9 @@ def said(*words: str) -> tuple[int, dict]:
     return ended.exit_code, json.loads(ended.stdout)
 
 
-def test_migrate_replaces_deprecated_keys_and_keeps_comments_and_order(tmp_path: Path):
-    assert migration(written(tmp_path, BEFORE)).after == AFTER
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["Unix", "Windows"])
+def test_migrate_replaces_deprecated_keys_and_keeps_comments_order_and_line_ends(tmp_path: Path, end: str):
+    assert migration(written(tmp_path, BEFORE.replace("\n", end))).after == AFTER.replace("\n", end)
 
 
 @pytest.mark.parametrize("first", ["", "            - --foo=1\n"])
@@ -95,11 +96,6 @@ def test_comment_lines_below_a_replaced_argument_stay_above_the_next_argument(tm
 def test_migrating_a_migrated_stack_file_changes_nothing(tmp_path: Path):
     found = migration(written(tmp_path, AFTER))
     assert (found.after, found.difference, found.replaced) == (AFTER, "", ())
-
-
-def test_migrate_keeps_windows_line_ends(tmp_path: Path):
-    found = migration(written(tmp_path, BEFORE.replace("\n", "\r\n")))
-    assert found.after == AFTER.replace("\n", "\r\n")
 
 
 def test_migrate_without_the_write_option_shows_the_difference_and_writes_nothing(tmp_path: Path):

@@ -52,20 +52,14 @@ def test_a_duration_is_shown_in_its_largest_whole_unit(time_s: float, text: str)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "option",
     [
-        ["bench", "--duration"],
-        ["bench", "--rest"],
-        ["bench", "--limit"],
-        ["bench", "--request-timeout"],
-        ["eval", "--timeout"],
-        ["tune", "watch", "--every"],
-        ["tune", "watch", "--for"],
-        ["tunnel", "--session"],
+        *("bench --duration", "bench --rest", "bench --limit", "bench --request-timeout", "eval --timeout"),
+        *("tune watch --every", "tune watch --for", "tunnel --session"),
     ],
 )
-def test_every_option_that_is_a_duration_accepts_the_same_form(words: list[str]):
-    refused = CliRunner().invoke(app, [*words, "soon"], env=WIDE)
+def test_every_option_that_is_a_duration_accepts_the_same_form(option: str):
+    refused = CliRunner().invoke(app, [*option.split(), "soon"], env=WIDE)
     assert refused.exit_code == 2
     assert "accepted: 90s, 10m, 2h, or seconds." in refused.stderr
 
@@ -92,12 +86,9 @@ def order_app() -> typer.Typer:
     return made
 
 
-def test_each_field_of_an_options_class_is_an_option_with_its_default(order_app: typer.Typer):
+def test_each_field_of_an_options_class_is_an_option_with_its_default_and_short_name(order_app: typer.Typer):
     said = CliRunner().invoke(order_app, ["here", "--name", "gpu", "--again"])
     assert said.output == f"here {Wanted('gpu', 3)} True\n"
-
-
-def test_fields_of_an_options_class_can_have_short_option_names(order_app: typer.Typer):
     assert "size=8" in CliRunner().invoke(order_app, ["here", "--name", "gpu", "-n", "8"]).output
 
 

@@ -13,11 +13,10 @@ from llmd_oke.operations.previews import Preview, parse
 from llmd_oke.pipelines.comment import headline, preview_markdown
 from llmd_oke.pipelines.preview_report import preview_report
 from previews_for_tests import PLAN, document, recorded, replaced_pool, step
-from stack_files import existing_pool, model, plan
+from stack_files import PROJECT, existing_pool, model, plan
 from typer.testing import CliRunner
 
-GOLDEN = Path(__file__).resolve().parents[2] / "render" / "golden"
-PROJECT = Path(__file__).resolve().parents[3]
+GOLDEN = PROJECT / "tests" / "render" / "golden"
 
 
 COMMANDS = [[name] for name in ("deploy", "drift", "limit", "preview", "promote")]
@@ -160,7 +159,5 @@ def test_a_preview_report_of_many_changes_is_shortened_with_their_number():
 
 
 def test_pulumis_steps_of_a_replacement_count_as_one_change_in_a_preview():
-    assert (
-        headline({"replace": 1, "delete-replaced": 1, "create-replacement": 1, "same": 3})
-        == "1 to replace, 3 unchanged"
-    )
+    steps = {"replace": 1, "delete-replaced": 1, "create-replacement": 1, "same": 3}
+    assert headline(steps) == "1 to replace, 3 unchanged"

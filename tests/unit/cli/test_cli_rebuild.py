@@ -11,9 +11,9 @@ from llmd_oke.cli import recover
 from llmd_oke.cli.main import app
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from oci_for_tests import FakeOci
+from stack_files import PROJECT
 from typer.testing import CliRunner
 
-ROOT = Path(__file__).resolve().parents[3]
 CLUSTER = {
     "urn": "urn:pulumi:reference::llmd-oke::oci:ContainerEngine/cluster:Cluster::oke-cluster",
     "type": "oci:ContainerEngine/cluster:Cluster",
@@ -27,7 +27,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """List of what is done to a stack whose state has a cluster that OCI no longer has; its update fails."""
     (tmp_path / "stacks").mkdir()
     for name in ("Pulumi.yaml", "stacks/Pulumi.reference.yaml"):
-        shutil.copyfile(ROOT / name, tmp_path / name)
+        shutil.copyfile(PROJECT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     done: list[str] = []
     answers: dict[str, Any] = {

@@ -23,17 +23,11 @@ def shown(width: int) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def test_a_table_that_fits_the_terminal_has_headings_in_one_line():
+def test_a_too_wide_table_wraps_its_headings_and_then_becomes_paragraphs():
     assert shown(80)[0].split() == ["topology", "decode", "tok/s", "prompt", "tok/s", "GPUs"]
-
-
-def test_on_a_narrow_terminal_table_headings_are_wrapped_first():
     lines = shown(48)
     assert len(lines) == 3
     assert all(cell in lines[-1] for cell in CELLS)
-
-
-def test_table_rows_become_paragraphs_if_wrapped_headings_are_still_too_wide():
     assert shown(40) == [
         "8p-tp1-4d-tp2",
         "    decode tok/s 1,234,567",

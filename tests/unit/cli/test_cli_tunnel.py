@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_ports import free_port
 from llmd_base.errors import KitError
 from llmd_oke.access import tunnel
 from llmd_oke.access.sign_in import SignIn
@@ -43,6 +42,7 @@ esac
 """
 
 QUICK = tunnel.TunnelIntervals(seek_s=0.01, look_s=0.01, again_s=0.01)
+Kit = Callable[..., tuple[int, str, str]]
 Command = Callable[..., tuple[int, list[str], str]]
 
 
@@ -59,11 +59,6 @@ class Tenancy(FakeOci):
 
 
 @pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture
 def oci(monkeypatch: pytest.MonkeyPatch) -> Tenancy:
     client = Tenancy()
     monkeypatch.setattr(tunnel, "KEY_BITS", 1024)
@@ -74,11 +69,7 @@ def oci(monkeypatch: pytest.MonkeyPatch) -> Tenancy:
 
 @pytest.fixture
 def command(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kit: Callable[..., tuple[int, str, str]],
-    put_pulumi: Callable[[str], None],
-    port: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kit: Kit, put_pulumi: Callable[[str], None], port: int
 ) -> Command:
     """Run `llmd-oke` on a stack whose file has these keys too; return exit code, the engine's log, standard error."""
     put_pulumi(CLI)
@@ -121,22 +112,19 @@ def test_destroy_and_pipeline_deploy_open_a_tunnel_too(
     assert (code, log[-1]) == (0, f"{last} reached")
 
 
-def test_a_kubeconfig_that_bypasses_the_tunnel_is_refused_with_a_remedy(command: Command, oci: Tenancy):
+def test_up_with_tunnel_refuses_a_kubeconfig_or_api_server_that_bypasses_the_tunnel(command: Command, oci: Tenancy):
     code, log, errors = command("up", "--yes", "--tunnel")
     assert (code, log) == (1, [])
     assert "pulumi config set llmd-oke:apiServer https://127.0.0.1:6443 --stack prod" in " ".join(errors.split())
+    code, _, errors = command("up", "--tunnel", **{"llmd-oke_apiServer": "https://10.0.0.6:6443"})
+    assert code == 1
+    assert "llmd-oke:apiServer is https://10.0.0.6:6443" in " ".join(errors.split())
 
 
 def test_an_update_that_needs_a_tunnel_says_which_option_opens_one(command: Command, oci: Tenancy, port: int):
     _, _, errors = command("destroy", "--yes", **through(port))
     assert f"nothing listens at 127.0.0.1:{port}" in errors
     assert "--tunnel" in errors
-
-
-def test_up_with_tunnel_refuses_an_api_server_setting_of_another_machine(command: Command, oci: Tenancy):
-    code, _, errors = command("up", "--tunnel", **{"llmd-oke_apiServer": "https://10.0.0.6:6443"})
-    assert code == 1
-    assert "llmd-oke:apiServer is https://10.0.0.6:6443" in " ".join(errors.split())
 
 
 def test_the_tunnel_uses_the_oci_profile_in_the_stacks_settings(command: Command, oci: Tenancy, port: int):
