@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import httpx2
 import yaml
+from lightkube.core.exceptions import ApiError
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
 from llmd_base.row import Basis, Origin, Quantiles, Row
@@ -94,6 +96,12 @@ def fill(folder: RunFolder, deployment: str, stage: RecipeStage, **changes: obje
         (unfinished / "row.json").write_text(row(deployment, stage, **changes).model_dump_json(exclude_defaults=True))
         request = {"first_token_s": 0.1, "token_times_s": [0.1, 0.109, 0.12], "failure": None}
         (unfinished / "requests.jsonl").write_text(json.dumps(request) + "\n")
+
+
+def api_error(status: int, message: str) -> ApiError:
+    """What lightkube raises where an API server refuses a request."""
+    answer = {"code": status, "message": message}
+    return ApiError(response=httpx2.Response(status, json=answer, request=httpx2.Request("GET", "http://a")))
 
 
 Measure = Callable[[str, RunFolder], int]

@@ -2,17 +2,13 @@
 
 import httpx2
 import pytest
+from experiments_for_tests import api_error
 from lightkube.codecs import from_dict
-from lightkube.core.exceptions import ApiError
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
-from llmd_oke.catalogue.container_images import parse_reference
-from llmd_oke.catalogue.shapes import shape
 from llmd_oke.operations import jobs
 from llmd_oke.operations.jobs import ClusterJobs
-from llmd_oke.serving.jobs import JobSettings
-
-PLACE = JobSettings("llm-d", "job", parse_reference("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
+from load_jobs import PLACE
 
 
 def job(condition):
@@ -47,11 +43,8 @@ def test_a_short_outage_of_the_api_server_does_not_end_the_wait_for_a_job(watch)
 
 
 def test_a_refusal_of_the_api_server_ends_the_wait_for_a_job_at_once(watch):
-    forbidden = httpx2.Response(
-        403, json={"code": 403, "message": "forbidden"}, request=httpx2.Request("GET", "http://a")
-    )
     with pytest.raises(KitError, match="forbidden"):
-        watch(ApiError(response=forbidden))
+        watch(api_error(403, "forbidden"))
 
 
 def test_a_long_outage_of_the_api_server_ends_the_wait_for_a_job(watch, monkeypatch):

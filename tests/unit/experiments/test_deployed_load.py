@@ -34,8 +34,8 @@ from llmd_oke.operations.load import (
     store_load,
 )
 from llmd_oke.serving.jobs import JobSettings
+from stack_files import PROJECT
 
-PROJECT = Path(__file__).parents[3]
 RATE = LoadOptions(("constant:4",), duration_s=5.0)
 
 
@@ -133,9 +133,11 @@ def sent_by(pods, plan, tmp_path, monkeypatch, restarts=()) -> StoredLoad:
     return load.in_cluster(plan, plan.models[0], asked, LoadFolder(tmp_path / "bench", Hints()), SilentProgress())
 
 
-def test_a_load_from_which_no_pods_result_is_missing_is_not_repeated(plan, tmp_path, monkeypatch):
-    kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch)
+def test_a_load_that_lacks_no_result_or_that_the_user_interrupts_is_not_repeated(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods(set()), plan, tmp_path / "whole", monkeypatch)
     assert (len(pods.requests), len(kept.found.rows), kept.unmeasured) == (1, 2, ())
+    kept = sent_by(pods := Pods({(0, 1)}, interrupted=True), plan, tmp_path / "interrupted", monkeypatch)
+    assert (len(pods.requests), kept.interrupted) == (1, True)
 
 
 def test_a_load_that_lacks_a_pods_result_is_repeated_once_with_other_prompts(plan, tmp_path, monkeypatch):
@@ -155,22 +157,14 @@ def test_a_load_that_lacks_pods_results_twice_gives_no_row_but_keeps_requests(pl
     assert kept.unmeasured[0] == "constant:0.25: 1 of 2 pods left no result: 50% of the load is missing"
 
 
-def test_a_load_during_which_a_model_server_restarts_is_repeated_once(plan, tmp_path, monkeypatch):
-    kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch, restarts=(8, 9))
+def test_a_load_with_restarts_of_servers_is_repeated_once_and_then_gives_no_row(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods(set()), plan, tmp_path / "once", monkeypatch, restarts=(8, 9))
     assert len(pods.requests) == 2
     assert "the first: 1 model server restarted during the run" in str(kept.found.rows[0].notes)
     assert kept.unmeasured == ()
-
-
-def test_a_repeated_load_during_which_a_model_server_restarts_gives_no_row(plan, tmp_path, monkeypatch):
-    kept = sent_by(Pods(set()), plan, tmp_path, monkeypatch, restarts=(1, 2, 3, 4))
+    kept = sent_by(Pods(set()), plan, tmp_path / "twice", monkeypatch, restarts=(1, 2, 3, 4))
     assert kept.found.rows == ()
     assert "1 model server restarted during the run" in kept.unmeasured[0]
-
-
-def test_a_load_that_the_user_interrupts_is_not_repeated(plan, tmp_path, monkeypatch):
-    kept = sent_by(pods := Pods({(0, 1)}, interrupted=True), plan, tmp_path, monkeypatch)
-    assert (len(pods.requests), kept.interrupted) == (1, True)
 
 
 def test_load_shapes_such_as_closed_8_or_poisson_45_are_parsed_and_printed_equal():
@@ -179,10 +173,9 @@ def test_load_shapes_such_as_closed_8_or_poisson_45_are_parsed_and_printed_equal
 
 
 def test_bench_in_the_cluster_creates_no_results_folder_for_a_refused_load(plan, tmp_path):
+    keeping = LoadFolder(tmp_path / "x", Hints())
     with pytest.raises(InvalidStack):
-        load.in_cluster(
-            plan, plan.models[0], LoadOptions(("closed:4",)), LoadFolder(tmp_path / "x", Hints()), SilentProgress()
-        )
+        load.in_cluster(plan, plan.models[0], LoadOptions(("closed:4",)), keeping, SilentProgress())
     assert not (tmp_path / "x").exists()
 
 

@@ -7,25 +7,21 @@ from typing import Any, cast
 
 import httpx2
 import pytest
+from experiments_for_tests import api_error
 from lightkube.codecs import from_dict
-from lightkube.core.exceptions import ApiError
 from llmd_base.config_maps import COUNT_ANNOTATION, config_maps
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_bench.jobs.load import ready_config_map
-from llmd_bench.load.pod_load import LoadRequest, pack
+from llmd_bench.load.pod_load import pack
 from llmd_bench.load.records import Health, MeasuredWindow
 from llmd_bench.load.stages import LoadStage, StageResult
 from llmd_bench.load.workload import ConstantRate
 from llmd_bench.run_context import RunContext
-from llmd_oke.catalogue.container_images import parse_reference
-from llmd_oke.catalogue.shapes import shape
 from llmd_oke.operations import jobs
 from llmd_oke.operations.load import INDEX_ANNOTATION, LoadJobs
-from llmd_oke.serving.jobs import JobSettings
+from load_jobs import PLACE, REQUEST
 
-PLACE = JobSettings("llm-d", "job", parse_reference("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
-REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r", parallelism=3)
 STAGE = LoadStage(ConstantRate(4))
 RESULT = StageResult(STAGE, (), Health(), MeasuredWindow(0, 5), started=datetime(2026, 1, 1, tzinfo=UTC))
 
@@ -57,17 +53,16 @@ class Cluster:
         self.config_maps |= {item["metadata"]["name"]: item for item in ready}
 
     def get(self, _: object, name: str, **__: object) -> Any:
-        if name == "job" and REQUEST.start_name not in {item.metadata.name for item in self.made}:
+        if name == REQUEST.job and REQUEST.start_name not in {item.metadata.name for item in self.made}:
             return from_dict({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}})
-        if name == "job":
+        if name == REQUEST.job:
             if isinstance(self._ends, BaseException):
                 raise self._ends
             status = {"conditions": [{"type": self._ends, "status": "True", "message": "1 failed index"}]}
             return from_dict({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "status": status})
         if name in self.config_maps:
             return from_dict(self.config_maps[name])
-        said = {"code": 404, "message": "not found"}
-        raise ApiError(response=httpx2.Response(404, json=said, request=httpx2.Request("GET", "http://a")))
+        raise api_error(404, "not found")
 
     def list(self, *_: object, **__: object) -> list[Any]:
         pods, self._pods = self._pods, [item for item in self._pods if item["status"]["phase"] != "Running"]
@@ -141,15 +136,9 @@ def test_a_load_generator_pods_result_that_lacks_a_configmap_counts_as_missing()
     assert list(send(cluster).missing) == [1]
 
 
-FORBIDDEN = {"code": 403, "message": "forbidden"}
-
-
 @pytest.mark.parametrize(
     "refusals",
-    [
-        [httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow")],
-        [ApiError(response=httpx2.Response(403, json=FORBIDDEN, request=httpx2.Request("PATCH", "http://a")))],
-    ],
+    [[httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow")], [api_error(403, "forbidden")]],
     ids=["away for a moment", "refused"],
 )
 def test_a_failed_request_to_stop_load_generator_pods_loses_no_result(refusals: list[Exception]):
@@ -176,7 +165,7 @@ def test_load_generator_pods_get_the_start_signal_once_all_of_them_are_ready():
 
 
 def test_the_wait_for_load_generator_pods_ends_if_one_fails_before_it_is_ready():
-    with pytest.raises(KitError, match="Job job failed"):
+    with pytest.raises(KitError, match=f"Job {REQUEST.job} failed"):
         send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
 
 

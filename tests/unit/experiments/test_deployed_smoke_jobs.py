@@ -4,7 +4,6 @@ import base64
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from lightkube.models.batch_v1 import JobCondition, JobStatus
@@ -26,8 +25,8 @@ from llmd_oke import config, planning
 from llmd_oke.operations import evals, smoke
 from llmd_oke.operations.smoke import store_result
 from llmd_oke.program.smoke import facts, smoke_request
+from stack_files import PROJECT
 
-PROJECT = Path(__file__).resolve().parents[3]
 MODEL = "gpt-oss-120b"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -58,20 +57,24 @@ def pod(message: str) -> Pod:
     return Pod(metadata=ObjectMeta(name="p"), status=PodStatus(containerStatuses=[status]))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plan():
     return planning.plan_stack_file(PROJECT, "rehearsal")
+
+
+def measured(request, records=(), examined=None) -> SmokeResult:
+    performance = summarize(records, planned=4, gpus=16, concurrency=2)
+    nothing, verdict = Snapshot(()), judge(request.thresholds, performance, None)
+    bare = bare_plan(request, RunContext())
+    return SmokeResult(
+        bare, "r", NOW, NOW, 1.0, records, performance, None, verdict, nothing, nothing, (), examined=examined
+    )
 
 
 @pytest.fixture
 def result(plan) -> ConfigMap:
     request = replace(smoke_request(plan, plan.models[0]), thresholds=SmokeLimits(max_ttft_p95_ms=1.0))
-    records = tuple(RequestRecord(i, 0.0, 0.3, (0.1, 0.2), 10, 2) for i in range(4))
-    performance = summarize(records, planned=4, gpus=16, concurrency=2)
-    verdict = judge(request.thresholds, performance, None)
-    nothing = Snapshot(())
-    bare = bare_plan(request, RunContext())
-    actual = SmokeResult(bare, "r", NOW, NOW, 1.0, records, performance, None, verdict, nothing, nothing, ())
+    actual = measured(request, tuple(RequestRecord(i, 0.0, 0.3, (0.1, 0.2), 10, 2) for i in range(4)))
     packed = base64.b64encode(pack(request, RunContext(), actual).result).decode()
     metadata = ObjectMeta(name=f"smoke-{MODEL}", annotations={JOB_ANNOTATION: "smoke-1"})
     return ConfigMap(metadata=metadata, binaryData={RESULT_KEY: packed})
@@ -92,13 +95,7 @@ def test_a_smoke_jobs_result_is_stored_as_a_report(monkeypatch, plan, result, tm
 
 def test_a_smoke_jobs_accuracy_score_is_stored_for_the_measured_configuration_only(plan, tmp_path):
     asked = replace(smoke_request(plan, plan.models[0]), facts=facts("mine", plan, plan.models[0]))
-    performance = summarize((), planned=4, gpus=16, concurrency=2)
-    examined = BuiltinResult("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",))
-    nothing, verdict = Snapshot(()), judge(SmokeLimits(), performance, None)
-    bare = bare_plan(asked, RunContext())
-    actual = SmokeResult(
-        bare, "r", NOW, NOW, 1.0, (), performance, None, verdict, nothing, nothing, (), examined=examined
-    )
+    actual = measured(asked, examined=BuiltinResult("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",)))
     store_result(actual, tmp_path, "mine", NOW, plan, plan.models[0])
     kept = evals.latest(tmp_path, "mine", MODEL, "builtin", plan.config_hash)
     assert (kept.score, kept.model, kept.image) == (79 / 80, MODEL, plan.release.vllm.image.reference)

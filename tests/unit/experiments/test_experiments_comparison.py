@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from experiments_for_tests import CLOSED, OPEN, experiment, fill
 from llmd_base.row import Quantiles
 from llmd_bench.plots.page import Table
@@ -62,17 +63,20 @@ def test_the_comparisons_page_has_plot_and_remarks_and_in_markdown_the_same_tabl
     assert f"## Against {AGGREGATED}" in text
 
 
-def test_open_loop_results_are_plotted_as_latency_against_offered_load(tmp_path: Path):
-    run = filled(tmp_path, loads=[{**OPEN, "requestsPerS": [1.0, 2.0]}])
+@pytest.mark.parametrize(
+    ("load", "plot"),
+    [
+        ({**OPEN, "requestsPerS": [1.0, 2.0]}, "Latency against load"),
+        ({**CLOSED, "concurrencies": [2]}, "Distributions"),
+    ],
+    ids=["open loop", "one level of users"],
+)
+def test_results_of_other_loads_are_plotted_by_offered_load_or_as_distributions(
+    tmp_path: Path, load: dict[str, Any], plot: str
+):
+    run = filled(tmp_path, loads=[load])
     comparison.write(run)
-    assert "Latency against load" in (run.path / comparison.HTML).read_text()
-
-
-def test_results_of_a_single_load_level_are_plotted_as_distributions(tmp_path: Path):
-    run = filled(tmp_path, loads=[{**CLOSED, "concurrencies": [2]}])
-    comparison.write(run)
-    page = (run.path / comparison.HTML).read_text()
-    assert "Distributions" in page
+    assert plot in (run.path / comparison.HTML).read_text()
 
 
 def test_an_experiment_run_without_results_is_reported_as_such(tmp_path: Path):

@@ -51,25 +51,19 @@ def kept_points(role: CalibratedRole) -> list[StepTime]:
 
 
 @pytest.mark.parametrize(
-    ("role", "levels", "error"),
-    [(DECODE, {4, 32, 256}, grids().adaptive.decode_error), (PREFILL, {1}, grids().adaptive.prefill_error)],
+    ("role", "levels", "error", "full_error"),
+    [
+        (DECODE, {4, 32, 256}, grids().adaptive.decode_error, grids().adaptive.full_decode_error),
+        (PREFILL, {1}, grids().adaptive.prefill_error, grids().adaptive.full_prefill_error),
+    ],
     ids=["decode", "prefill"],
 )
-def test_a_latency_fit_of_the_adaptive_grid_predicts_the_other_published_points(role, levels, error):
+def test_latency_fits_of_the_adaptive_grid_and_of_all_points_have_known_errors(role, levels, error, full_error):
     points = kept_points(role)
     known = [item for item in points if item.parallelism.tensor_parallel_size in {1, 8} and item.sequences in levels]
     unseen = [item for item in points if item not in known]
     assert predict(role, known, unseen, LATENCY).mean == pytest.approx(error, abs=0.001)
-
-
-@pytest.mark.parametrize(
-    ("role", "error"),
-    [(DECODE, grids().adaptive.full_decode_error), (PREFILL, grids().adaptive.full_prefill_error)],
-    ids=["decode", "prefill"],
-)
-def test_a_latency_fit_of_all_published_points_has_a_known_mean_error(role, error):
-    points = kept_points(role)
-    assert predict(role, points, points, LATENCY).mean == pytest.approx(error, abs=0.001)
+    assert predict(role, points, points, LATENCY).mean == pytest.approx(full_error, abs=0.001)
 
 
 def servers(model="gpt-oss-120b", workload="4096/256", rehearsed=False, **engine):

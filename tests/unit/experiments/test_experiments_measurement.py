@@ -131,14 +131,15 @@ def measured(stage: recipes.RecipeStage, records: list[RequestRecord]) -> StageR
     return StageResult(stages.LoadStage(stage.shape, stage.requests), tuple(records), Health(), window)
 
 
-def closed_stage(*, steady_state: bool) -> recipes.RecipeStage:
-    one = recipe(loads=[{**CLOSED, "concurrencies": [2], "steadyState": steady_state}])
+def stage_of(**load: object) -> recipes.RecipeStage:
+    one = recipe(loads=[load])
     return recipes.stages(one, one.deployments[0])[0]
 
 
-def open_stage() -> recipes.RecipeStage:
-    one = recipe(loads=[OPEN])
-    return recipes.stages(one, one.deployments[0])[0]
+def of_two_users(records: list[RequestRecord], *, steady_state: bool) -> Any:
+    """Return what is measured of two users on two GPUs, as a whole or in the steady state."""
+    stage = stage_of(**{**CLOSED, "concurrencies": [2], "steadyState": steady_state})
+    return measurement.of_window(measured(stage, records), stage, gpus=2)
 
 
 TWO_USERS = [request(0, 0.0), request(1, 0.5), request(2, 1.0), request(3, 1.5), request(4, 2.0, 3.0)]
@@ -146,32 +147,27 @@ TWO_USERS = [request(0, 0.0), request(1, 0.5), request(2, 1.0), request(3, 1.5),
 
 
 def test_a_load_stage_is_measured_from_first_request_to_last_answer():
-    whole = measurement.of_window(measured(stage := closed_stage(steady_state=False), TWO_USERS), stage, gpus=2)
+    whole = of_two_users(TWO_USERS, steady_state=False)
     assert whole.duration_s == pytest.approx(5.0)
     assert whole.output_tokens_per_s == pytest.approx(20 / 5)
 
 
-def test_the_steady_state_of_a_closed_loop_is_the_time_with_all_users_busy():
-    steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), TWO_USERS), stage, gpus=2)
+def test_the_steady_state_of_a_closed_loop_is_the_time_with_all_users_busy_if_any():
+    steady = of_two_users(TWO_USERS, steady_state=True)
     assert steady.duration_s == pytest.approx(2.0)
     assert steady.output_tokens_per_s > 5
     assert steady.tpsg == steady.output_tokens_per_s / 2
     assert steady.users == 2
+    assert of_two_users(TWO_USERS[:1], steady_state=True).requests == 1
 
 
 def test_failures_before_the_steady_state_of_a_load_stage_are_reported_too():
-    records = [request(9, 0.0, 0.1, Failure.STATUS), *TWO_USERS]
-    steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), records), stage, gpus=2)
+    steady = of_two_users([request(9, 0.0, 0.1, Failure.STATUS), *TWO_USERS], steady_state=True)
     assert (steady.requests, steady.failures) == (6, 1)
 
 
-def test_a_load_stage_whose_users_were_never_all_busy_is_measured_as_a_whole():
-    steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), TWO_USERS[:1]), stage, gpus=2)
-    assert steady.requests == 1
-
-
 def test_a_growing_queue_lowers_the_answered_request_rate_and_last_answers_do_not():
-    stage = open_stage()
+    stage = stage_of(**OPEN)
     steady = measured(stage, [request(i, i / 2, 3.0) for i in range(8)])
     assert answered_per_s(steady) == pytest.approx(2.0)
     assert answered_per_s(measured(stage, [request(i, i / 2, 1.0 + i) for i in range(8)])) < 1.6
@@ -179,4 +175,4 @@ def test_a_growing_queue_lowers_the_answered_request_rate_and_last_answers_do_no
 
 def test_the_arrival_rate_of_a_load_stage_is_computed_from_its_actual_arrivals():
     came = [replace(request(i, i / 1.6), due_s=i / 1.6) for i in range(8)]
-    assert came_per_s(measured(open_stage(), came)) == pytest.approx(1.6)
+    assert came_per_s(measured(stage_of(**OPEN), came)) == pytest.approx(1.6)

@@ -118,22 +118,17 @@ def test_one_closed_loop_on_fewer_servers_is_forecast_to_take_longer(tmp_path: P
     assert seconds[0] > 1.2 * seconds[1]
 
 
-def test_an_experiments_rehearsal_simulates_heavier_load_more_slowly_by_default(
+def test_only_rehearsals_have_a_time_scale_and_simulate_heavier_load_more_slowly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    def time_scale(asked: RunOptions, rate: float, tokens: int = 8) -> float:
+        loads = [{**OPEN, "requestsPerS": [rate], "outputTokens": tokens}]
+        return experiment(tmp_path, asked, loads=loads).settings.time_scale
+
     monkeypatch.setattr(rehearsed, "processors", lambda: 2.0)
-    light, heavy = (
-        experiment(
-            tmp_path, RunOptions(gpus=4, rehearsed=True), loads=[{**OPEN, "requestsPerS": [rate], "outputTokens": 256}]
-        )
-        for rate in (1.0, 100.0)
-    )
-    assert light.settings.time_scale == 1.0 < heavy.settings.time_scale
-
-
-def test_measurements_on_real_nodes_have_no_time_scale(tmp_path: Path):
-    loads = [{**OPEN, "requestsPerS": [1000.0]}]
-    assert experiment(tmp_path, RunOptions(gpus=4), loads=loads).settings.time_scale == 1.0
+    on_simulated = RunOptions(gpus=4, rehearsed=True)
+    assert time_scale(on_simulated, 1.0, 256) == 1.0 < time_scale(on_simulated, 100.0, 256)
+    assert time_scale(RunOptions(gpus=4), 1000.0) == 1.0
 
 
 def test_deployments_are_packed_largest_first_into_rounds_that_can_run_together():
