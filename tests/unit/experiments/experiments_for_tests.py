@@ -9,13 +9,14 @@ import yaml
 from lightkube.core.exceptions import ApiError
 from llmd_base.errors import KitError
 from llmd_base.progress import Progress
-from llmd_base.row import Basis, Origin, Quantiles, Row
+from llmd_base.row import Origin, Quantiles, Row
 from llmd_oke import config
 from llmd_tuner.experiments import preparation, recipes
 from llmd_tuner.experiments.deployer import Deployed
 from llmd_tuner.experiments.preparation import Experiment, RunOptions
 from llmd_tuner.experiments.recipes import Recipe, RecipeStage
 from llmd_tuner.experiments.runs import RunFolder
+from rows_for_tests import known_row
 from stack_files import StackObject, model, stack, write
 
 REHEARSED = RunOptions(rehearsed=True)
@@ -72,22 +73,16 @@ def experiment(folder: Path, asked: RunOptions = REHEARSED, **changes: object) -
 
 def row(deployment: str, stage: RecipeStage, **changes: object) -> Row:
     values: dict[str, object] = {
-        "subject": "end-to-end",
-        "basis": Basis.CALIBRATED,
-        "model": "gpt-oss-120b",
-        "gpu": "MI300X",
         "origin": Origin(tool="test", file=f"{deployment}/{stage.name}/row.json"),
-        "gpus_counted": 2,
         "input_tokens": stage.input_tokens,
         "output_tokens": stage.output_tokens,
         "arrival": stage.arrival,
         "concurrency": stage.level,
-        "output_tokens_per_s": 100.0,
         "achieved_requests_per_s": 2.0,
         "ttft_ms": Quantiles(mean=100.0, p95=200.0),
         "requests": stage.requests,
     }
-    return Row.model_validate({**values, **changes})
+    return known_row(**{**values, **changes})
 
 
 def fill(folder: RunFolder, deployment: str, stage: RecipeStage, **changes: object) -> None:

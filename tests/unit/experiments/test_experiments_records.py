@@ -2,26 +2,13 @@
 
 from pathlib import Path
 
-from llmd_base.row import Basis, Origin, Row
+from llmd_base.row import Basis, Row
 from llmd_tuner.experiments import records
+from rows_for_tests import known_row
 
 
 def row(**changes: object) -> Row:
-    values = {
-        "subject": "decode",
-        "basis": Basis.CALIBRATED,
-        "model": "gpt-oss-120b",
-        "gpu": "MI300X",
-        "origin": Origin(tool="test"),
-        "image": "one",
-        "tensor_parallel_size": 2,
-        "gpus_counted": 2,
-        "input_tokens": 4096.0,
-        "output_tokens": 256.0,
-        "concurrency": 4.0,
-        "output_tokens_per_s": 100.0,
-    }
-    return Row.model_validate({**values, **changes})
+    return known_row(**{"subject": "decode", "image": "one", "tensor_parallel_size": 2, "concurrency": 4, **changes})
 
 
 def test_a_new_measurement_replaces_earlier_ones_under_the_same_conditions(tmp_path: Path):

@@ -16,19 +16,14 @@ from llmd_tuner.experiments import verification
 from llmd_tuner.experiments.recipes import stages
 from llmd_tuner.experiments.records import applied_file, applied_forecast, keep_applied
 from llmd_tuner.experiments.verification import AppliedModel, beyond, compare
+from rows_for_tests import known_row
 
 
 def forecast(**changes: Any) -> Row:
     values: dict[str, Any] = {
-        "subject": "end-to-end",
-        "basis": Basis.CALIBRATED,
-        "model": "gpt-oss-120b",
-        "gpu": "MI300X",
         "origin": Origin(tool="llmd-oke tune"),
         "topology": "agg-tp1-1r",
         "gpus_counted": 1,
-        "input_tokens": 64.0,
-        "output_tokens": 8.0,
         "arrival": "poisson",
         "offered_requests_per_s": 2.5,
         "output_tokens_per_s": 20.0,
@@ -36,7 +31,7 @@ def forecast(**changes: Any) -> Row:
         "e2e_ms": Quantiles(mean=200.0),
         "max_num_seqs": 256,
     }
-    return Row(**{**values, **changes})
+    return known_row(**{**values, **changes})
 
 
 def subject(folder: Path, **changes: Any) -> AppliedModel:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_base.row import Row
 from llmd_bench.comparison import parse_gates
 from llmd_bench.stores import FolderStore
 from llmd_oke.pipelines.promotion import (
@@ -20,6 +19,7 @@ from llmd_oke.pipelines.promotion import (
     promotion_markdown,
     remember_good,
 )
+from rows_for_tests import known_row
 
 OLD, NEW = "a" * 40, "b" * 40
 GOOD = GoodDeployment(commit=OLD, run="20260101T000000Z", deployed="2026-01-01T00:00:00+00:00")
@@ -86,25 +86,17 @@ def test_a_rehearsed_promotion_in_a_new_local_cluster_says_that_it_was_no_update
     assert "`bbbbbbbbbbbb` was no update, as the rehearsal's local cluster began for it: nodes 2 becomes 3." in said
 
 
-def test_the_last_good_commit_is_stored_with_its_benchmark_run(tmp_path: Path):
-    store = FolderStore(tmp_path)
-    assert last_good(store, "prod") is None
-    _write(store, "20260102T000000Z", 100)
-    done, _ = promoted((True, True))
-    remember_good(store, done)
-    good = last_good(store, "prod")
-    assert good
-    assert (good.commit, good.run) == (NEW, "20260102T000000Z")
-
-
-def test_the_last_good_commit_of_rehearsals_is_stored_separately(tmp_path: Path):
+def test_the_last_good_commit_is_stored_with_its_run_and_apart_from_rehearsed_ones(tmp_path: Path):
     store = FolderStore(tmp_path)
     done, _ = promoted((True, True))
     remember_good(store, done, rehearsed=True)
     assert last_good(store, "prod") is None
-    good = last_good(store, "prod", rehearsed=True)
+    _write(store, "20260102T000000Z", 100)
+    remember_good(store, done)
+    good, rehearsed = last_good(store, "prod"), last_good(store, "prod", rehearsed=True)
     assert good
-    assert good.commit == NEW
+    assert rehearsed
+    assert (good.commit, good.run, rehearsed.commit) == (NEW, "20260102T000000Z", NEW)
 
 
 def test_an_invalid_stored_last_good_commit_is_an_error(tmp_path: Path):
@@ -114,20 +106,8 @@ def test_an_invalid_stored_last_good_commit_is_an_error(tmp_path: Path):
 
 
 def _write(store: FolderStore, run: str, ttft_ms: float) -> None:
-    row = {
-        "subject": "end-to-end",
-        "origin": {"tool": "test"},
-        "model": "m",
-        "gpu": "MI300X",
-        "gpus_counted": 8,
-        "input_tokens": 100,
-        "output_tokens": 10,
-        "basis": "measured",
-        "concurrency": 4,
-        "requests": 8,
-        "ttft_ms": {"p95": ttft_ms},
-    }
-    store.write(f"prod/{run}/rows.jsonl", Row.model_validate(row).model_dump_json().encode())
+    row = known_row(basis="measured", concurrency=4, requests=8, ttft_ms={"p95": ttft_ms})
+    store.write(f"prod/{run}/rows.jsonl", row.model_dump_json().encode())
 
 
 @pytest.mark.parametrize(("ttft_ms", "breached"), [(105, 0), (150, 1)])
