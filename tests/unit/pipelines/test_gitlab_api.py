@@ -85,16 +85,12 @@ def test_the_merge_request_comment_is_posted_once_and_then_edited(gitlab: GitLab
     assert [item for item in gitlab.asked if item[0] != "GET"] == [("POST", NOTES), ("PUT", f"{NOTES}/120")]
 
 
-def test_without_an_api_token_gitlab_is_not_called_and_the_comment_is_an_artifact(gitlab: GitLab, tmp_path: Path):
+def test_without_an_api_token_a_comment_is_an_artifact_and_a_wrong_one_fails_the_job(gitlab: GitLab, tmp_path: Path):
     (tmp_path / "comment.md").write_text(MARK)
     ended = run(gitlab, "note", str(tmp_path / "comment.md"), LLMD_OKE_NOTES_TOKEN="")
     assert ended.returncode == 0
     assert "an artifact alone" in ended.stderr
     assert gitlab.asked == []
-
-
-def test_a_comment_token_that_gitlab_refuses_fails_the_job_and_is_not_printed(gitlab: GitLab, tmp_path: Path):
-    (tmp_path / "comment.md").write_text(MARK)
     ended = run(gitlab, "note", str(tmp_path / "comment.md"), LLMD_OKE_NOTES_TOKEN="another")
     assert ended.returncode
     assert "401" in ended.stderr

@@ -20,6 +20,7 @@ from llmd_oke.pipelines import promotion
 from llmd_oke.pipelines.promotion import StackDeployer
 from llmd_oke.pipelines.rehearsed_change import rehearse_change
 from llmd_oke.pipelines.revisions import git
+from repositories_for_tests import commit, new_repository
 from stack_files import stack, write
 
 PLAYED = """
@@ -105,26 +106,19 @@ class Rehearsals:
     def commit(self, nodes: int) -> str:
         """Commit the stack with so many nodes; return the commit."""
         write(self.project, "dev", stack(nodes=nodes))
-        git(self.project, "add", "--all")
-        own = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
-        git(self.project, *own, "commit", "--quiet", "--message", f"{nodes} nodes")
-        return git(self.project, "rev-parse", "HEAD")
+        return commit(self.project)
 
 
 @pytest.fixture
 def rehearsals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearsals:
     """A repository whose branch `main` has two nodes and whose branch `feature`, which is checked out, three."""
-    project, calls = tmp_path / "project", tmp_path / "calls.json"
-    project.mkdir()
-    (project / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: {name: python}\nstackConfigDir: stacks\n")
-    (project / ".gitignore").write_text("reports\n.rehearsal\n")
+    project, calls = new_repository(tmp_path / "project"), tmp_path / "calls.json"
     calls.write_text(json.dumps({"calls": [], "folders": [], "gone": [], "answers": {}}))
 
     def played(folder: Path, words: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
         return [sys.executable, "-S", "-c", PLAYED, str(calls), str(folder), *words], {}
 
     monkeypatch.setattr(promotion, "kit_command", played)
-    git(project, "init", "--quiet", "--initial-branch", "main")
     made = Rehearsals(project, calls)
     made.commit(2)
     git(project, "switch", "--quiet", "--create", "feature")

@@ -12,6 +12,7 @@ from llmd_oke.pipelines import changes as operation
 from llmd_oke.pipelines.changes import changes_since, compared
 from llmd_oke.pipelines.records import Snapshots, StackSnapshot
 from llmd_oke.pipelines.revisions import git, revision_folder
+from repositories_for_tests import commit, new_repository
 from stack_files import stack, write
 from typer.testing import CliRunner
 
@@ -40,8 +41,7 @@ def test_a_change_touches_a_stack_if_the_stacks_declared_resources_differ():
 def test_a_stack_that_cannot_be_deployed_is_reported_but_gets_no_ci_job():
     refused = StackSnapshot(stack="s", problems=("no such shape",))
     found = compared(side(BASE, snapshot("s", a="1")), side(HEAD, refused), BASE, HEAD)
-    assert [item.stack for item in found.changes] == ["s"]
-    assert found.touched == ()
+    assert ([item.stack for item in found.changes], found.touched) == (["s"], ())
 
 
 def test_a_stack_that_cannot_be_rendered_is_compared_by_its_plan_alone():
@@ -53,37 +53,24 @@ def test_a_stack_that_cannot_be_rendered_is_compared_by_its_plan_alone():
 
 
 def test_a_change_of_the_locked_python_packages_is_reported():
-    found = compared(
-        side(BASE, snapshot("s"), requirements="1"), side(HEAD, snapshot("s"), requirements="2"), BASE, HEAD
-    )
-    assert "the locked packages differ" in found.notes[0]
+    old, new = (side(commit, snapshot("s"), requirements=commit) for commit in (BASE, HEAD))
+    assert "the locked packages differ" in compared(old, new, BASE, HEAD).notes[0]
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: {name: python}\nstackConfigDir: stacks\n")
-    (project / ".gitignore").write_text("reports/\n")
+    project = new_repository(tmp_path / "project")
     for name in ("dev", "prod"):
         write(project, name, stack(nodes=2))
-    git(project, "init", "--quiet", "--initial-branch", "main")
-    _commit(project)
+    commit(project)
     git(project, "switch", "--quiet", "--create", "feature")
     return project
-
-
-def _commit(project: Path) -> str:
-    git(project, "add", "--all")
-    own = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
-    git(project, *own, "commit", "--quiet", "--message", "a change")
-    return git(project, "rev-parse", "HEAD")
 
 
 def test_pipeline_changes_lists_the_stacks_that_a_branch_touches_since_main(repository: Path, tmp_path: Path):
     write(repository, "dev", stack(nodes=3))
     (repository / "stacks" / "Pulumi.wrong.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": {"x": 1}}}))
-    _commit(repository)
+    commit(repository)
     output = tmp_path / "out"
     argv = ["pipeline", "changes", "--project", str(repository), "--base", "main", "--output", str(output), "--json"]
     ended = CliRunner().invoke(app, argv)
@@ -124,7 +111,7 @@ def test_a_temporary_checkout_of_a_revision_uses_the_projects_reports_folder(rep
     (repository / "reports").mkdir()
     write(repository, "dev", stack(nodes=3))
     earlier = git(repository, "rev-parse", "main")
-    _commit(repository)
+    commit(repository)
     with revision_folder(repository, earlier) as folder:
         assert "size: 2" in (folder / "stacks" / "Pulumi.dev.yaml").read_text()
         (folder / "reports" / "one").write_text("1")
@@ -134,6 +121,6 @@ def test_a_temporary_checkout_of_a_revision_uses_the_projects_reports_folder(rep
 
 def test_a_git_revision_without_the_pulumi_project_is_refused(repository: Path):
     (repository / "Pulumi.yaml").unlink()
-    gone = _commit(repository)
+    gone = commit(repository)
     with pytest.raises(KitError, match="no project in the repository"), revision_folder(repository, gone):
         pytest.fail("a folder")

@@ -10,6 +10,7 @@ from llmd_oke.operations.registries import LockUpdate, RegistryNews
 from llmd_oke.pipelines import upstream
 from llmd_oke.pipelines.revisions import git
 from llmd_oke.pipelines.upstream import ReleaseSource, UpstreamSources, new_releases, upstream_markdown, upstream_news
+from repositories_for_tests import SOMEBODY
 
 TAGS = ("v0.9.0", "v0.10.0", "v0.10.0-rc.1", "v0.11.0", "v1.0.0", "v1.0.0-rc.2", "chart-9.9.9")
 
@@ -18,10 +19,9 @@ TAGS = ("v0.9.0", "v0.10.0", "v0.10.0-rc.1", "v0.11.0", "v1.0.0", "v1.0.0-rc.2",
 def server(tmp_path: Path) -> str:
     repository = tmp_path / "server"
     git(tmp_path, "init", "--quiet", str(repository))
-    own = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
-    git(repository, *own, "commit", "--quiet", "--allow-empty", "--message", "first")
+    git(repository, *SOMEBODY, "commit", "--quiet", "--allow-empty", "--message", "first")
     for tag in TAGS:
-        git(repository, *own, "tag", "--annotate", "--message", tag, tag)
+        git(repository, *SOMEBODY, "tag", "--annotate", "--message", tag, tag)
     return repository.as_uri()
 
 
