@@ -64,15 +64,11 @@ def test_with_force_a_node_is_terminated_though_pods_remain_on_it():
     assert there.history == ["cordoned 10.0.0.5", "ended"]
 
 
-def test_a_node_whose_termination_fails_is_uncordoned():
+def test_a_node_whose_termination_fails_is_uncordoned_unless_others_cordoned_it():
     there = cluster()
     with pytest.raises(KeyboardInterrupt), there.drain().drained(INSTANCES):
         raise KeyboardInterrupt
     assert there.history == ["cordoned 10.0.0.5", "uncordoned 10.0.0.5"]
-
-
-def test_a_node_that_someone_else_cordoned_stays_cordoned():
-    there = cluster()
     there.nodes[0]["spec"]["unschedulable"] = True
     with pytest.raises(KitError), there.drain().drained(INSTANCES):
         raise KitError("OCI refuses")
@@ -87,14 +83,11 @@ def test_a_node_that_an_earlier_killed_run_of_the_kit_cordoned_is_uncordoned():
     assert there.history == ["uncordoned 10.0.0.5"]
 
 
-def test_a_node_that_is_not_ready_is_not_drained_and_this_is_reported():
+def test_a_node_that_is_not_ready_and_an_instance_that_is_no_node_are_not_drained():
     there = ClusterForTests([node("n", "ocid1.instance.a", ready=False)], [pod("decode-0", "n")])
     with there.drain().drained(INSTANCES):
         assert there.evicted == []
     assert any("mi300x-0 is not Ready" in news for news in there.progress.news)
-
-
-def test_an_instance_that_is_no_kubernetes_node_is_reported_and_not_drained():
     there = ClusterForTests([])
     with there.drain().drained(INSTANCES):
         pass

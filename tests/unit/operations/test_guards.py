@@ -22,23 +22,17 @@ from previews_for_tests import document, recorded, replaced_pool, step
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 
 
-def test_an_update_that_replaces_a_pool_is_refused_with_the_cause():
+def test_an_update_that_replaces_a_pool_or_deletes_a_cluster_is_refused_with_causes():
+    preview = parse(document(replaced_pool(), step("delete", CLUSTER, "prod")))
     with pytest.raises(KitError) as refused:
-        refuse_losses(parse(document(replaced_pool())))
+        refuse_losses(preview)
     assert (
         "replace node pool prod-mi300x, because nodeConfigDetails.computeClusterId changes"
         " from 'ocid1.old' to 'ocid1.new'" in refused.value.message
     )
+    assert "delete cluster prod, because the stack file no longer has it" in refused.value.message
     assert "size" not in refused.value.message
     assert "--allow-replace" in (refused.value.remedy or "")
-
-
-def test_all_destructive_changes_of_an_update_are_reported_at_once():
-    preview = parse(document(replaced_pool(), step("delete", CLUSTER, "prod")))
-    with pytest.raises(KitError) as refused:
-        refuse_losses(preview)
-    assert "replace node pool prod-mi300x" in refused.value.message
-    assert "delete cluster prod, because the stack file no longer has it" in refused.value.message
 
 
 def test_the_pulumi_steps_of_one_replacement_count_as_one_lost_resource():

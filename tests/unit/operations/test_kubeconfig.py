@@ -8,8 +8,7 @@ from llmd_base.errors import KitError
 from llmd_oke import planning
 from llmd_oke.operations.kubeconfig import cluster_kubeconfig
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
-
-PROJECT = Path(__file__).resolve().parents[3]
+from stack_files import PROJECT
 
 
 def of_cluster(stack: str, ended: CommandResult, asked: list[Sequence[str]]) -> AbstractContextManager[None]:
@@ -22,9 +21,7 @@ def of_cluster(stack: str, ended: CommandResult, asked: list[Sequence[str]]) -> 
     return cluster_kubeconfig(PulumiCli(PROJECT, stack, "pulumi", run), planning.plan_stack_file(PROJECT, stack))
 
 
-def test_kubeconfig_points_to_a_created_cluster_only_while_the_cluster_is_queried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kubeconfig_points_to_a_created_cluster_only_while_the_cluster_is_queried(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KUBECONFIG", "/home/me/.kube/another-cluster")
     asked: list[Sequence[str]] = []
     with of_cluster("reference", CommandResult(0, "kind: Config"), asked):
@@ -36,7 +33,7 @@ def test_kubeconfig_points_to_a_created_cluster_only_while_the_cluster_is_querie
     assert os.environ["KUBECONFIG"] == "/home/me/.kube/another-cluster"
 
 
-def test_for_an_existing_cluster_kubeconfig_in_the_environment_stays_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_an_existing_cluster_kubeconfig_in_the_environment_stays_unchanged(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("KUBECONFIG", raising=False)
     asked: list[Sequence[str]] = []
     with of_cluster("guide", CommandResult(0), asked):
@@ -44,7 +41,7 @@ def test_for_an_existing_cluster_kubeconfig_in_the_environment_stays_unchanged(m
     assert not asked
 
 
-def test_a_created_cluster_whose_stack_has_no_kubeconfig_output_is_an_error() -> None:
+def test_a_created_cluster_whose_stack_has_no_kubeconfig_output_is_an_error():
     failed = CommandResult(1, errors="error: current stack does not have output property 'kubeconfig'")
     with pytest.raises(KitError, match="does not have output property"), of_cluster("reference", failed, []):
         pytest.fail("queried")

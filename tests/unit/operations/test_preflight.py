@@ -159,24 +159,24 @@ def test_pools_that_share_an_oci_service_limit_are_checked_together():
     assert "112 OCPUs wanted (systemPool.ocpus, cpuPools[0].ocpus)" in finding.value
 
 
-def test_a_service_limit_that_oci_does_not_report_hides_no_other_limit():
-    refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses the clusters' limit")
+def test_what_oci_does_not_report_leaves_its_own_check_unknown_and_hides_no_other():
+    refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses")
     findings = look({available("container-engine", "enhanced-cluster-count"): refused})
     assert limit("cluster", findings).verdict is Verdict.UNKNOWN
     assert limit("gpuPools[0].size", findings).verdict is Verdict.FINE
+    findings = look({"limits /limitDefinitions": refused})
+    assert only("limits", findings).verdict is Verdict.UNKNOWN
+    assert only("image", findings).verdict is Verdict.FINE
+    assert exit_code(findings) == 0
 
 
-def test_an_existing_vcn_needs_no_vcn_service_limit():
+def test_an_existing_vcn_and_nodes_of_a_capacity_reservation_need_no_service_limit():
     ocid = "ocid1.vcn.oc1.iad.v"
     answers = {f"compute /vcns/{ocid}": {"cidrBlocks": ["10.0.0.0/16"]}}
     findings = look(answers, cluster={"network": {"vcnId": ocid, "cidr": "10.0.0.0/16"}})
     assert not [item for item in findings if item.check == "limits" and item.path == "cluster.network"]
-
-
-def test_nodes_from_a_capacity_reservation_do_not_count_against_service_limits():
-    findings = look(
-        {available("compute", "gpu-mi300x-count"): {"available": 0}}, capacityReservationId="ocid1.r.oc1..r"
-    )
+    used_up = {available("compute", "gpu-mi300x-count"): {"available": 0}}
+    findings = look(used_up, capacityReservationId="ocid1.r.oc1..r")
     assert not [item for item in findings if item.check == "limits" and item.path.startswith("gpuPools")]
 
 
@@ -453,14 +453,6 @@ def test_iam_permissions_that_an_administrator_grants_are_checked():
     finding = next(f for f in missing if "managed-compute-cluster" in f.value)
     assert finding.verdict is Verdict.PROBLEM
     assert "COMPUTE_CLUSTER_LAUNCH_INSTANCE" in finding.remedy
-
-
-def test_a_preflight_check_whose_oci_query_fails_is_unknown_and_hides_no_other():
-    refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses")
-    findings = look({"limits /limitDefinitions": refused})
-    assert only("limits", findings).verdict is Verdict.UNKNOWN
-    assert only("image", findings).verdict is Verdict.FINE
-    assert exit_code(findings) == 0
 
 
 def test_an_existing_cluster_must_be_active():

@@ -1,5 +1,3 @@
-import socket
-
 import pytest
 from llmd_base.errors import KitError
 from llmd_oke.operations.cluster_checks import prometheus_findings
@@ -47,11 +45,9 @@ def test_a_prometheus_that_does_not_answer_is_a_problem_with_the_reason() -> Non
     assert (finding.verdict, finding.value, finding.remedy) == (Verdict.PROBLEM, "it can't be reached", "Does it run?")
 
 
-def test_a_prometheus_outside_of_the_cluster_is_queried_at_its_address() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        (finding,) = prometheus_findings(plan(monitoring="existing", prometheus={"url": url}))
+def test_a_prometheus_outside_of_the_cluster_is_queried_at_its_address(port: int) -> None:
+    url = f"http://127.0.0.1:{port}"
+    (finding,) = prometheus_findings(plan(monitoring="existing", prometheus={"url": url}))
     assert finding.verdict is Verdict.PROBLEM
     assert f"Prometheus at {url} can't be reached" in finding.value
 

@@ -109,12 +109,20 @@ def handled() -> Generator[list[int]]:
 TERM, INT = signal.SIGTERM, signal.SIGINT
 
 
-def waited_for(monkeypatch: pytest.MonkeyPatch, *signals: int, alone: bool = True) -> Process:
+def waited_for(
+    monkeypatch: pytest.MonkeyPatch, *signals: int, alone: bool = True, at_start: int | None = None
+) -> Process:
     """A process whose signals came to this process alone, or to all of its group."""
     monkeypatch.setattr(pulumi_cli, "_group_member", nullcontext)
     monkeypatch.setattr(pulumi_cli, "_is_running", lambda _: alone)
     process: Any = Process(*signals)
-    pulumi_cli.run_to_end(lambda: process)
+
+    def start() -> Any:
+        if at_start:
+            signal.raise_signal(at_start)
+        return process
+
+    pulumi_cli.run_to_end(start)
     return process
 
 
@@ -137,16 +145,7 @@ def test_a_signal_is_handled_by_the_kit_after_the_child_process_has_ended(
 
 
 def test_a_signal_during_the_start_of_a_child_process_is_passed_on_to_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pulumi_cli, "_group_member", nullcontext)
-    monkeypatch.setattr(pulumi_cli, "_is_running", lambda _: True)
-    process: Any = Process(INT)
-
-    def start() -> Any:
-        signal.raise_signal(TERM)
-        return process
-
-    pulumi_cli.run_to_end(start)
-    assert process.told == [TERM]
+    assert waited_for(monkeypatch, INT, at_start=TERM).told == [TERM]
 
 
 def test_output_of_a_child_process_that_is_silent_for_long_is_complete(monkeypatch: pytest.MonkeyPatch):

@@ -59,11 +59,7 @@ def test_recover_searches_oci_for_a_pool_within_its_cluster_and_compartment():
 
 OLD = {**POOL, "id": "ocid1.nodepool.old", "outputs": {"size": 9}}
 VCN = {"urn": "urn:pulumi:prod::llmd-oke::oci:Core/vcn:Vcn::network", "id": "ocid1.vcn.1", "type": "oci:Core/vcn:Vcn"}
-USER = {
-    "urn": "urn:pulumi:prod::llmd-oke::kubernetes:batch/v1:Job::gate",
-    "id": "a/gate",
-    "type": "kubernetes:batch/v1:Job",
-}
+USER = {"urn": JOB["urn"], "id": "a/gate", "type": JOB["type"]}
 
 
 def test_the_new_pool_of_an_interrupted_replacement_is_adopted_beside_the_old_pool():

@@ -1,12 +1,9 @@
 import hashlib
 from collections.abc import Iterator
 from datetime import date
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from threading import Thread
 
 import pytest
+from file_server import FileServer, running_file_server
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.access.registry import Answers, Refusal, RegistryError, StoredImage
@@ -28,12 +25,6 @@ REPOSITORY = "llm-d/vllm"
 ARCHIVE = b"an archive"
 SHA256 = hashlib.sha256(ARCHIVE).hexdigest()
 INDEX = "apiVersion: v1\nentries:\n  gpu:\n    - {version: v1, urls: [charts/gpu.tgz], digest: not-read}\n"
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with served(Registry()) as running:
-        yield running
 
 
 def look(address: str, digest: str | None = None) -> Finding:
@@ -91,15 +82,10 @@ def test_the_check_of_an_image_is_unknown_if_its_registry_does_not_answer():
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "charts").mkdir()
-    (tmp_path / "charts" / "gpu.tgz").write_bytes(ARCHIVE)
-    (tmp_path / "index.yaml").write_text(INDEX)
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def repository() -> Iterator[FileServer]:
+    with running_file_server() as server:
+        server.files = {"/charts/gpu.tgz": ARCHIVE, "/index.yaml": INDEX.encode()}
+        yield server
 
 
 def wanted(repository: str, sha256: str | None) -> HelmChart:
@@ -111,18 +97,19 @@ def chart(repository: str, sha256: str | None) -> Finding:
     return finding
 
 
-def test_a_chart_archive_is_compared_with_the_catalogues_checksum(repository: str):
-    assert chart(repository, SHA256).verdict is Verdict.FINE
-    other = chart(repository, "0" * 64)
+def test_a_chart_archive_is_compared_with_the_catalogues_checksum(repository: FileServer):
+    assert chart(repository.address, SHA256).verdict is Verdict.FINE
+    other = chart(repository.address, "0" * 64)
     assert (other.verdict, other.value) == (Verdict.PROBLEM, f"chart gpu v1 is {SHA256}, the catalogue has {'0' * 64}")
-    unknown = chart(repository, None)
+    unknown = chart(repository.address, None)
     assert (unknown.verdict, SHA256 in unknown.value) == (Verdict.UNKNOWN, True)
 
 
-def test_an_update_with_a_chart_archive_of_another_checksum_is_refused(repository: str):
+def test_an_update_with_a_chart_archive_of_another_checksum_is_refused(repository: FileServer):
+    other, same, unknown = (wanted(repository.address, sha256) for sha256 in ("0" * 64, SHA256, None))
     with pytest.raises(KitError, match=r"chart gpu v1 is .*, the catalogue has 0000"):
-        refuse_other_archives([wanted(repository, "0" * 64)], SilentProgress())
-    refuse_other_archives([wanted(repository, SHA256), wanted(repository, None)], SilentProgress())
+        refuse_other_archives([other], SilentProgress())
+    refuse_other_archives([same, unknown], SilentProgress())
 
 
 @pytest.mark.parametrize(
@@ -136,10 +123,10 @@ def test_an_update_with_a_chart_archive_of_another_checksum_is_refused(repositor
     ],
 )
 def test_the_check_of_a_chart_is_unknown_after_an_unexpected_repository_answer(
-    repository: str, tmp_path: Path, index: str, words: str
+    repository: FileServer, index: str, words: str
 ):
-    (tmp_path / "index.yaml").write_text(index)
-    finding = chart(repository, SHA256)
+    repository.files["/index.yaml"] = index.encode()
+    finding = chart(repository.address, SHA256)
     assert (finding.verdict, words in finding.value) == (Verdict.UNKNOWN, True)
 
 

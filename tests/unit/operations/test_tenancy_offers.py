@@ -22,15 +22,9 @@ def test_the_availability_domain_with_most_gpu_capacity_is_offered_first():
             "limits /services/compute/limits/gpu-mi300x-count/resourceAvailability": {"available": 32},
         }
     )
-    client.get = _without_taking(client)
     first, second = TenancyOffers(client, "tenancy").availability_domains(SHAPE)
     assert (first.value, first.label) == ("AD-2", f"4 x {SHAPE} free, limit leaves 32 GPUs")
     assert "OUT_OF_HOST_CAPACITY" in second.label
-
-
-def _without_taking(client: FakeOci) -> Any:
-    """Answers that are plain lists are told each time."""
-    return lambda service, path, **_: client.answers[f"{service} {path}"]
 
 
 def test_shapes_with_capacity_are_offered_once_with_the_best_availability_domain():
@@ -43,8 +37,8 @@ def test_shapes_with_capacity_are_offered_once_with_the_best_availability_domain
             ]
         }
 
-    client = FakeOci({"identity /availabilityDomains": [], REPORT: Sequence([rows(2, 0), rows(5, 1)])})
-    client.get = lambda *_, **__: [{"name": "AD-1"}, {"name": "AD-2"}]
+    domains = [{"name": "AD-1"}, {"name": "AD-2"}]
+    client = FakeOci({"identity /availabilityDomains": domains, REPORT: Sequence([rows(2, 0), rows(5, 1)])})
     found = TenancyOffers(client, "tenancy").shapes()
     assert [(offer.value, offer.label) for offer in found] == [
         ("BM.GPU.MI300X.8", "5 free in AD-2"),
@@ -57,7 +51,6 @@ def test_offered_node_images_are_those_of_the_compartment_that_nodes_can_boot():
     keys = ("id", "lifecycleState", "compartmentId")
     images = [{"displayName": "gpu", **dict(zip(keys, row, strict=True))} for row in rows]
     client = FakeOci({"compute /images": images})
-    client.get = _without_taking(client)
     assert [offer.value for offer in TenancyOffers(client, "tenancy").images("mine", SHAPE)] == ["a"]
 
 
