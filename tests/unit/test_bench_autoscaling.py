@@ -22,12 +22,9 @@ def look(at_s: float, gpus: int, ending_gpus: int = 0) -> Look:
     return Look(at_s, gpus, ending_gpus, 8, {"prefill": 2, "decode": 1}, {"prefill": 2, "decode": 1})
 
 
-def test_rates_between_the_points_of_a_rate_profile_are_interpolated():
+def test_rates_between_points_of_a_rate_profile_are_interpolated_at_any_speed():
     assert [SLOPE.rate_per_s(at_s) for at_s in (0, 50, 150, 300, 999)] == [2, 2, 6, 10, 10]
     assert (SLOPE.duration_s, SLOPE.peak_per_s) == (300, 10)
-
-
-def test_a_rate_profile_run_ten_times_as_fast_has_the_same_rates():
     fast = SLOPE.faster(10)
     assert (fast.duration_s, fast.rate_per_s(15), fast.peak_per_s) == (30, 6, 10)
 

@@ -6,8 +6,5 @@ from llmd_base.documents import leaves
 def test_values_in_a_nested_document_are_listed_with_their_paths():
     document = {"a": {"b": [1, {"c": None}], "d": []}, "e": "f", 5: 0.5, "g": {}}
     assert list(leaves(document)) == [("a.b[0]", 1), ("a.b[1].c", None), ("e", "f"), ("5", 0.5)]
-
-
-def test_a_document_that_is_a_single_value_is_listed_as_that_value():
     assert list(leaves(3, "models[0]")) == [("models[0]", 3)]
     assert list(leaves("x")) == [("", "x")]

@@ -29,11 +29,6 @@ def test_a_short_function_that_is_used_once_counts_as_a_one_use_helper(tmp_path)
     assert (house.total.one_use_private, house.total.one_use_per_kloc) == (1, 250.0)
 
 
-def test_a_function_of_nine_lines_does_not_count_as_helper(tmp_path):
-    lines = "\n".join(f"    x = {number}" for number in range(8))
-    assert counted(tmp_path, f"def _long():\n{lines}\n_long()\n").total.one_use_private == 0
-
-
 def test_a_property_that_is_read_once_counts_as_a_one_use_helper(tmp_path):
     text = "class Pair:\n    @property\n    def once(self): return 1\nx = Pair().once\n"
     assert counted(tmp_path, text).total.one_use_public == 1
@@ -42,13 +37,14 @@ def test_a_property_that_is_read_once_counts_as_a_one_use_helper(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
+        "def _long():\n" + "    x = 1\n" * 8 + "_long()\n",
         "def _judge(): return 1\nJUDGES = {'x': _judge}\n",
         "def _key(item): return item\nx = sorted([2, 1], key=_key)\n",
         "@app.command(name='x')\ndef _command(): return 1\n_command()\n",
         "class Own(Base):\n    def _read(self): return super()._read()\n",
     ],
 )
-def test_a_function_without_a_caller_of_its_own_does_not_count_as_helper(tmp_path, text):
+def test_a_long_function_or_one_without_a_caller_of_its_own_does_not_count_as_helper(tmp_path, text):
     assert counted(tmp_path, text).total.one_use_private == 0
 
 

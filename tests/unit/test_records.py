@@ -25,11 +25,8 @@ def test_a_record_field_without_source_and_an_unknown_one_are_refused_by_name():
         record(_Node, kind="cpu", size=1, colour="red")
 
 
-def test_a_typed_dictionary_is_filled_from_values_and_then_from_sources():
+def test_a_typed_dictionary_is_filled_from_values_and_sources_or_refused():
     made = document("size kind owner", _Node("gpu", 3), {"owner": "me"}, kind="cpu", extra=None)
     assert list(made.items()) == [("size", 3), ("kind", "cpu"), ("owner", "me"), ("extra", None)]
-
-
-def test_a_typed_dictionary_with_a_missing_key_is_refused():
     with pytest.raises(MissingSourceError, match="nothing given has colour"):
         document("colour", _Node("gpu", 3))

@@ -49,29 +49,19 @@ def test_the_pulumi_mocks_return_whole_numbers_as_integers():
     assert repr(replicas) == "3"
 
 
-def test_each_use_of_the_pulumi_mocks_starts_without_resources():
-    assert len(declared(lambda: config_map("a")).resources) == 1
-    assert [r.name for r in declared(lambda: config_map("b")).resources] == ["b"]
+async def test_each_use_of_the_pulumi_mocks_starts_empty_even_in_a_running_event_loop():
+    for name in ("a", "b"):
+        assert [resource.name for resource in declared(lambda name=name: config_map(name)).resources] == [name]
 
 
-async def test_the_pulumi_mocks_work_inside_a_running_event_loop():
-    assert len(declared(lambda: config_map("a")).resources) == 1
-
-
-def test_an_error_of_a_pulumi_program_reaches_the_caller_of_the_mocks():
-    def program():
+def test_an_error_of_a_program_or_inside_an_output_reaches_the_caller_of_the_mocks():
+    def failing():
         raise KitError("as it is")
 
     with pytest.raises(KitError, match="as it is"):
-        declared(program)
-
-
-def test_an_error_inside_an_output_reaches_the_caller_of_the_mocks():
-    def program():
-        config_map("a").metadata.apply(lambda _: 1 // 0)
-
+        declared(failing)
     with pytest.raises(ZeroDivisionError):
-        declared(program)
+        declared(lambda: config_map("a").metadata.apply(lambda _: 1 // 0))
 
 
 def test_the_pulumi_mocks_wait_only_a_limited_time_for_a_program_to_end():
