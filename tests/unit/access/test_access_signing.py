@@ -60,14 +60,13 @@ def test_a_signers_text_form_reveals_no_secret(key: RSAPrivateKey):
     assert repr(Signer("ST$token", key)) == "Signer(…)"
 
 
-def test_key_id_and_private_key_are_read_from_an_oci_profile(oci_config: Path, key: RSAPrivateKey):
+def test_the_key_id_is_read_from_an_oci_profile_or_is_the_token_of_its_session(
+    oci_config: Path, key: RSAPrivateKey, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a session by the file and the profile that variables of OCI's CLI name."""
     signer = signing.api_key_signer(oci_config, "DEFAULT")
     assert signer.key_id == "ocid1.tenancy.oc1..t/ocid1.user.oc1..u/aa:bb"
     assert signer.private_key.private_numbers() == key.private_numbers()
-
-
-def test_the_key_id_of_an_oci_session_profile_is_its_token(oci_config: Path, monkeypatch: pytest.MonkeyPatch):
-    """The file and the profile that variables of OCI's CLI name."""
     monkeypatch.setenv("OCI_CLI_CONFIG_FILE", str(oci_config))
     monkeypatch.setenv("OCI_CLI_PROFILE", "SESSION")
     assert signing.api_key_signer().key_id == "ST$session-token"

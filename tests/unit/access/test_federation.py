@@ -88,7 +88,7 @@ def test_a_failed_session_renewal_is_reported_and_repeated(there: Issuers):
     assert "refuses the job's token with 401" in told[0]
 
 
-def test_the_error_for_a_ci_job_of_another_environment_names_the_propagation_trust(
+def test_the_error_for_a_ci_job_without_trust_or_token_says_what_it_lacks(
     there: Issuers, monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in there.variables("somebody's").items():
@@ -100,11 +100,6 @@ def test_the_error_for_a_ci_job_of_another_environment_names_the_propagation_tru
         pytest.fail("signed in")
     assert "identity propagation trust" in (refused.value.remedy or "")
     assert "a secret" not in str(refused.value) + repr(exchange(there))
-
-
-def test_the_error_for_a_ci_job_that_may_not_get_an_oidc_token_says_what_it_lacks(
-    there: Issuers, monkeypatch: pytest.MonkeyPatch
-):
     monkeypatch.delenv(federation.JOB_URL)
     with pytest.raises(KitError) as refused, signed_in(exchange(there), ignore):
         pytest.fail("signed in")

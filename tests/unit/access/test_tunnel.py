@@ -200,39 +200,40 @@ def quick_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnel, "KEY_BITS", 1024)
 
 
-def found(oci: OciClient) -> Callable[[], tuple[OciClient, TunnelTarget]]:
-    return lambda: (oci, TunnelTarget("bastion", "10.0.0.6", 6443, 1800))
+def found(oci: OciClient, *errors: Exception) -> Callable[[], tuple[OciClient, TunnelTarget]]:
+    """Return what finds the cluster after as many looks as there are errors."""
+    before = iter(errors)
+
+    def find() -> tuple[OciClient, TunnelTarget]:
+        for error in before:
+            raise error
+        return oci, TunnelTarget("bastion", "10.0.0.6", 6443, 1800)
+
+    return find
+
+
+MISSING = NotYet("The compartment has no active cluster prod.")
 
 
 def test_a_tunnel_waits_for_a_cluster_that_does_not_exist_yet(ssh: Any, port: int):
     ssh()
-    oci, progress, looks = Oci(), Told(), iter([NotYet("The compartment has no active cluster prod."), None])
-
-    def find() -> tuple[OciClient, TunnelTarget]:
-        if hindrance := next(looks, None):
-            raise hindrance
-        return found(oci)()
-
-    with Tunnel(find, port, progress, QUICK).beside():
+    progress = Told()
+    with Tunnel(found(Oci(), MISSING), port, progress, QUICK).beside():
         progress.until_open()
     assert any("no active cluster prod" in item for item in progress.details)
 
 
 @pytest.mark.parametrize(
     ("error", "patience_s"),
-    [(NotYet("The compartment has no active cluster prod."), 0), (OciError(401, "NotAuthenticated", "refused"), None)],
+    [(MISSING, 0), (OciError(401, "NotAuthenticated", "refused"), None)],
     ids=["limit", "error"],
 )
 def test_a_time_limit_and_an_error_of_oci_end_a_tunnels_wait_for_its_cluster(
     ssh: Any, port: int, error: KitError, patience_s: float | None
 ):
     ssh()
-
-    def find() -> tuple[OciClient, TunnelTarget]:
-        raise error
-
     with pytest.raises(type(error), match=error.message):
-        Tunnel(find, port, Told(), QUICK).keep(patience_s)
+        Tunnel(found(Oci(), error), port, Told(), QUICK).keep(patience_s)
 
 
 def test_the_tunnel_starts_ssh_again_if_ssh_fails_at_first(ssh: Any, port: int):
@@ -302,11 +303,8 @@ def test_waiting_for_a_tunnel_that_fails_ends_with_the_ssh_error(ssh: Any, port:
 
 
 def test_an_os_error_ends_the_wait_for_a_tunnel_with_a_message(ssh: Any, port: int):
-    def find() -> tuple[OciClient, TunnelTarget]:
-        raise PermissionError(13, "Permission denied", "/some/key")
-
     progress = Told()
-    link = Tunnel(find, port, progress, QUICK)
+    link = Tunnel(found(Oci(), PermissionError(13, "Permission denied", "/some/key")), port, progress, QUICK)
     with link.beside(), pytest.raises(KitError, match="Permission denied"):
         link.wait_until_open(LIMIT_S)
     assert "there is no tunnel any more" in progress.steps.get(timeout=LIMIT_S)

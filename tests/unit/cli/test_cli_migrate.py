@@ -98,7 +98,7 @@ def test_migrating_a_migrated_stack_file_changes_nothing(tmp_path: Path):
     assert (found.after, found.difference, found.replaced) == (AFTER, "", ())
 
 
-def test_migrate_without_the_write_option_shows_the_difference_and_writes_nothing(tmp_path: Path):
+def test_migrate_shows_the_difference_and_writes_only_with_its_option_and_once(tmp_path: Path):
     file = written(tmp_path, BEFORE)
     code, told = said("--file", str(file))
     assert (code, told["written"], file.read_text()) == (0, False, BEFORE)
@@ -109,10 +109,6 @@ def test_migrate_without_the_write_option_shows_the_difference_and_writes_nothin
         "since": "0.1.0",
         "removed_in": "0.3.0",
     }
-
-
-def test_migrate_with_the_write_option_writes_a_file_only_the_first_time(tmp_path: Path):
-    file = written(tmp_path, BEFORE)
     assert said("--file", str(file), "--write")[1]["written"]
     assert file.read_text() == AFTER
     assert not said("--file", str(file), "--write")[1]["written"]

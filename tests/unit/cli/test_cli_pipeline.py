@@ -134,16 +134,13 @@ def test_a_preview_report_emphasizes_the_property_that_causes_a_replacement():
     assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in said
 
 
-def test_the_report_of_a_refused_preview_names_the_property_that_causes_it():
+def test_the_report_of_a_refused_preview_names_the_property_or_error_that_causes_it():
     preview = parse(document(replaced_pool()))
     said = judged(preview)
     assert "**The update is refused**" in said
     assert "nodeConfigDetails.computeClusterId changes from 'ocid1.old' to 'ocid1.new'" in said
     assert len(preview_report("prod", PLAN, preview).refusals) == 1
     assert preview_report("prod", PLAN, preview, allow_replace=True).refusals == ()
-
-
-def test_an_error_of_pulumis_engine_is_a_refusal_in_the_preview_report():
     assert preview_report("prod", PLAN, parse(document(errors=("no such shape",)))).refusals == ("no such shape",)
 
 

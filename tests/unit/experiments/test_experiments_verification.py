@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from experiments_for_tests import project
 from llmd_base.errors import KitError
-from llmd_base.progress import SilentProgress
 from llmd_base.row import Basis, Origin, Quantiles, Row
 from llmd_bench.deployment import MetricsEndpoint, Parallelism, ReportedServers, ReportedTopology
 from llmd_bench.smoke import SmokePlan
@@ -72,12 +71,6 @@ def test_tune_verify_sends_the_load_that_its_forecast_is_for(tmp_path: Path):
     (stage,) = stages(recipe, recipe.deployments[0])
     assert (stage.arrival, stage.level, stage.requests) == ("poisson", 2.5, 300)
     assert (stage.input_tokens, stage.output_tokens) == (64, 8)
-
-
-def test_a_rehearsal_that_does_not_run_is_reported_with_the_command_to_start_it(tmp_path: Path):
-    verified = subject(tmp_path)
-    with pytest.raises(KitError, match="rehearse --stack s"):
-        verification.measure_rehearsed(verified, None, {}, SilentProgress())
 
 
 def test_forecast_errors_are_relative_to_the_measurement():

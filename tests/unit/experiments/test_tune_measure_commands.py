@@ -27,16 +27,13 @@ def keep_published(folder: Path) -> Path:
     return file
 
 
-def test_tune_plan_prints_points_time_price_and_the_expected_error(tmp_path: Path):
+def test_tune_plan_tells_points_time_price_and_expected_error_as_json_or_tables(tmp_path: Path):
     plan = json.loads(tune("plan", project(tmp_path), "--gpus", "8", "--json").stdout)
     assert plan["points"] == 10
     assert plan["published_errors"] == {"decode": 0.095, "prefill": 0.058}
     assert plan["gpu_hours"] == pytest.approx(8 * plan["seconds"] / 3600)
     assert plan["price_usd"] > 0
-
-
-def test_tune_plan_shows_points_time_price_and_expected_error_as_tables(tmp_path: Path):
-    shown = tune("plan", project(tmp_path), "--gpus", "8").stdout
+    shown = tune("plan", tmp_path, "--gpus", "8").stdout
     for words in ("agg-tp8-1r-decode", "GPU-hours", "at list price", "assumed", "9.5%"):
         assert words in shown
 
@@ -104,9 +101,3 @@ def test_tune_apply_stores_its_forecast_and_verify_requires_the_deployment(tmp_p
 def test_a_dry_run_of_tune_apply_stores_no_forecast(tmp_path: Path):
     assert tune("apply", project(tmp_path), *SLO, "--dry-run").exit_code == 0
     assert not (tmp_path / "reports").exists()
-
-
-def test_tune_verify_without_a_forecast_says_how_to_make_one(tmp_path: Path):
-    ended = tune("verify", project(tmp_path))
-    assert isinstance(ended.exception, KitError)
-    assert "tune apply" in (ended.exception.remedy or "")

@@ -98,18 +98,15 @@ def test_recover_never_adopts_an_older_pool_of_the_state_as_the_new_one():
     assert resources == [{**POOL, "id": "ocid1.nodepool.new"}, {**OLD, "delete": True}, older]
 
 
-def test_a_pending_kubernetes_object_replaces_its_predecessor_in_the_state():
-    gone = {**JOB, "id": "kube-system/gate", "pendingReplacement": True}
-    deployment = state(JOB, known=(gone,))
-    known = recovery.look(deployment, recovery.in_oci(recovery.no_client))
-    assert recovery.recovered_state(deployment, known)["resources"] == [{**JOB, "id": "kube-system/gate"}]
-
-
-def test_a_pending_kubernetes_object_that_the_state_already_has_is_refreshed():
+def test_a_pending_kubernetes_object_replaces_its_predecessor_or_is_refreshed():
     there = {**JOB, "id": "kube-system/gate"}
-    known = recovery.look(state(JOB, known=(there,)), recovery.in_oci(recovery.no_client))
+    deployment = state(JOB, known=({**there, "pendingReplacement": True},))
+    known = recovery.look(deployment, recovery.in_oci(recovery.no_client))
+    assert recovery.recovered_state(deployment, known)["resources"] == [there]
+    deployment = state(JOB, known=(there,))
+    known = recovery.look(deployment, recovery.in_oci(recovery.no_client))
     assert (known.taken, known.urns) == ((), [JOB["urn"]])
-    assert recovery.recovered_state(state(JOB, known=(there,)), known)["resources"] == [there]
+    assert recovery.recovered_state(deployment, known)["resources"] == [there]
 
 
 @pytest.mark.parametrize("listed", [[], [pool(lifecycleState="DELETED")], [pool(freeformTags=None)]])

@@ -68,16 +68,13 @@ def manifest_of(file: Path) -> dict[str, Any]:
         return json.load(archive.extractfile("manifest.json"))  # type: ignore[arg-type]
 
 
-def test_a_state_archives_manifest_has_stack_times_versions_and_checksums(archive: Path):
+def test_the_manifest_of_a_state_has_times_versions_checksums_and_pending_operations(project: Path, archive: Path):
     manifest = read(archive).manifest
     assert (manifest.project, manifest.stack, manifest.backend) == ("llmd-oke", "prod", "s3://states")
     assert manifest.written == "2026-11-02T10:00:00.123456+00:00"
     assert manifest.versions["plug-in oci"] == "4.20.0"
     assert manifest.versions["pulumi"] == "v3.250.0"
     assert manifest.files.keys() == {"state.json", "stack.yaml", "project.yaml"}
-
-
-def test_a_state_archives_manifest_lists_pending_operations_of_pulumi(project: Path):
     begun = [{"resource": network(), "type": "creating"}]
     assert packed(project, state(pending_operations=begun)).manifest.pending == ("creating Vcn network",)
 
@@ -144,7 +141,7 @@ def test_a_state_archive_of_another_project_or_stack_is_refused(archive: Path, p
         read(archive).require(project_name, stack)
 
 
-def test_comparing_state_archive_and_backend_lists_differing_resources(project: Path):
+def test_a_state_is_compared_with_its_archive_by_resources_but_not_by_encryption(project: Path):
     before = packed(project, state(network(), network("old"), network("changed", size=1)))
     after = state(network(), network("new"), network("changed", size=2), time="2026-11-02T11:00:00+01:00")
     difference = compare(before, after)
@@ -152,8 +149,5 @@ def test_comparing_state_archive_and_backend_lists_differing_resources(project: 
     assert difference.changed == ("Vcn changed",)
     assert not difference.newer
     assert compare(before, state(time="2026-11-02T10:00:00.2Z")).newer
-
-
-def test_a_secret_encrypted_again_is_no_difference_to_the_state_archive(project: Path):
     before = packed(project, state(network(tag={**MARK, "ciphertext": "v1:one"})))
     assert not compare(before, state(network(tag={**MARK, "ciphertext": "v1:two"})))
