@@ -4,9 +4,7 @@ import base64
 import os
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import unquote
 
 import httpx2
 import pytest
@@ -16,7 +14,7 @@ from llmd_base.errors import KitError
 from llmd_oke.access import federation
 from llmd_oke.access.federation import TokenExchange, exchange_of, job_token, signed_in
 from llmd_oke.access.sign_in import Auth, auth_of_environment
-from llmd_oke.access.signing import api_key_signer, cluster_token
+from llmd_oke.access.signing import api_key_signer
 
 NAMES = (federation.DOMAIN, federation.CLIENT_ID, federation.CLIENT_SECRET)
 
@@ -61,12 +59,6 @@ def test_a_ci_job_signs_in_as_the_user_that_its_identity_domain_maps_it_to(there
     assert there.public_keys == [base64.b64encode(public).decode()]
     assert not home.exists()
     assert dict(os.environ) == before
-
-
-def test_a_cluster_token_is_signed_with_the_ci_jobs_session(there: Issuers):
-    with signed_in(exchange(there), ignore):
-        token = cluster_token(api_key_signer(), "ocid1.cluster.1", "us-ashburn-1", datetime.now(UTC))
-    assert f"ST${there.issued[0]}" in unquote(base64.urlsafe_b64decode(token).decode())
 
 
 def test_the_oci_session_of_a_ci_job_is_renewed_while_the_job_runs(there: Issuers):

@@ -55,32 +55,21 @@ def test_an_invalid_mirror_is_refused_without_showing_its_password(endpoint: str
     assert "secret" not in told
 
 
-def test_a_hugging_face_token_is_sent_only_over_tls(monkeypatch: pytest.MonkeyPatch):
+def test_a_hugging_face_token_is_sent_only_to_the_hub_itself_and_over_tls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    seen: list[str | None] = []
+    seen: list[tuple[str, str | None]] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        seen.append(request.headers.get("authorization"))
-        return files(request)
-
-    download(answer)
-    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
-    download(answer)
-    assert seen == ["Bearer hf_secret"] * 2 + [None] * 2
-
-
-def test_a_hugging_face_token_is_not_sent_to_another_host_after_a_redirect(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    tokens: dict[str, str | None] = {}
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        tokens[request.url.host] = request.headers.get("authorization")
+        seen.append((request.url.host, request.headers.get("authorization")))
         if request.url.host == "huggingface.co":
             return httpx2.Response(302, headers={"location": f"https://cdn.example{request.url.path}"})
         return files(request)
 
     download(answer)
-    assert tokens == {"huggingface.co": "Bearer hf_secret", "cdn.example": None}
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
+    download(answer)
+    redirected = [("huggingface.co", "Bearer hf_secret"), ("cdn.example", None)]
+    assert seen == redirected * 2 + [("mirror.example", None)] * 2
 
 
 @pytest.mark.parametrize("status", [401, 403])

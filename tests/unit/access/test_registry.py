@@ -52,12 +52,6 @@ def test_a_failing_registry_is_queried_three_times(registry: Registry):
     assert pauses == [2.0, 4.0]
 
 
-def test_a_registry_that_does_not_run_is_reported_as_unreachable():
-    with served(Registry()) as gone:
-        pass
-    assert refusal(gone)[0] is Refusal.UNREACHABLE
-
-
 def test_a_manifest_that_is_too_long_or_does_not_match_its_digest_is_unsound(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ):

@@ -45,11 +45,6 @@ def test_a_misspelt_command_is_answered_with_the_nearest_one():
     assert result.exit_code == 2
 
 
-@pytest.mark.parametrize(("group", "command"), [("experiment", "run"), ("rehearse", "status"), ("tune", "rank")])
-def test_a_command_group_lists_its_own_commands(group: str, command: str):
-    assert command in CliRunner().invoke(app, [group, "--help"]).output
-
-
 def test_help_lists_commands_under_headings():
     shown = CliRunner().invoke(app, ["--help"]).output
     places = [shown.index(f"─ {item} ─") for item in ("Plan", "Deploy", "Measure what is deployed", "Compare and tune")]

@@ -10,7 +10,6 @@ from llmd_base.errors import InvalidStack, KitError
 from llmd_base.progress import SilentProgress
 from llmd_bench.deployment import ServerPod
 from llmd_bench.files import Hints, read_rows
-from llmd_bench.load.notation import read_shapes
 from llmd_bench.load.pod_load import LoadRequest, pack, unpack
 from llmd_bench.load.records import Health, MeasuredWindow, RequestRecord, read_lines
 from llmd_bench.load.stages import LoadStage, StageResult
@@ -165,11 +164,6 @@ def test_a_load_with_restarts_of_servers_is_repeated_once_and_then_gives_no_row(
     kept = sent_by(Pods(set()), plan, tmp_path / "twice", monkeypatch, restarts=(1, 2, 3, 4))
     assert kept.found.rows == ()
     assert "1 model server restarted during the run" in kept.unmeasured[0]
-
-
-def test_load_shapes_such_as_closed_8_or_poisson_45_are_parsed_and_printed_equal():
-    for text in ("closed:8", "constant:0.125", "poisson:45"):
-        assert [str(shape) for shape in read_shapes(text)] == [text]
 
 
 def test_bench_in_the_cluster_creates_no_results_folder_for_a_refused_load(plan, tmp_path):

@@ -116,10 +116,6 @@ def test_a_deployments_load_is_observed_by_the_increase_of_its_counters():
     assert seen.notes == ()
 
 
-def test_the_number_of_decoding_sequences_is_computed_from_inter_token_latency():
-    assert watched([unit(0), unit(50), unit(100)])[-1].running == pytest.approx(100 * 10 * 0.02 / 20)
-
-
 def test_running_requests_are_observed_by_maximum_and_other_gauges_by_mean():
     first, last = {"running": 4, "waiting": 2, "usage": 0.2}, {"running": 8, "waiting": 4, "usage": 0.4}
     seen = watched([unit(0), unit(50, **first), unit(100, **last)])[-1]
@@ -150,11 +146,6 @@ def test_an_observed_interval_in_which_a_server_did_not_answer_is_left_out():
     seen = watched([unit(0), dead(unit(50), "decode"), unit(100), unit(140)], replace(PACE, for_s=30))[-1]
     assert (seen.answered, seen.duration_s) == (40, 10.0)
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
-
-
-def test_counters_of_a_new_server_count_from_their_second_reading():
-    more = Snapshot((*unit(50).readings, server("aggregated", 0)))
-    assert watched([unit(0), more], replace(PACE, for_s=10))[-1].duration_s == 0
 
 
 def test_without_the_routers_counters_the_request_rate_follows_from_the_servers():

@@ -133,9 +133,3 @@ def test_tune_watch_says_why_an_interval_is_left_out_or_that_it_had_no_requests(
 def test_help_of_tune_commands_shows_the_default_tolerance_of_forecasts(command: str, expected: float):
     result = CliRunner().invoke(app, ["tune", command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert f"{expected:g} if left out" in result.output
-
-
-def test_no_tune_command_with_forecasts_has_a_reports_option_of_its_own():
-    for command in ("apply", "verify", "watch"):
-        result = CliRunner().invoke(app, ["tune", command, "--help"])
-        assert (result.exit_code, "--reports" in result.output) == (0, False)

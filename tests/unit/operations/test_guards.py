@@ -153,15 +153,12 @@ def test_deleting_a_resource_that_pulumi_protects_counts_as_a_loss():
     assert len(losses(parse(document(protected)))) == 1
 
 
-def test_a_preview_that_pulumis_engine_wrote_is_parsed():
+def test_a_preview_that_pulumis_engine_or_an_older_one_wrote_is_parsed():
     preview = recorded("replace")
     (change,) = preview.effective
     assert change.short_name == "Deployment m-aggregated"
     assert change.replaced_by == ('metadata.labels["llmd-oke/tensor-parallel-size"]',)
     assert preview.counts == {"same": 4, "replace": 1}
-
-
-def test_replacement_reasons_in_previews_of_older_pulumi_engines_are_parsed():
     old = {"op": "replace", "urn": replaced_pool()["urn"], "replaceReasons": ["nodeShape"], "diffReasons": ["size"]}
     (change,) = of_document({"steps": [old]}).changes
     assert (change.replaced_by, change.changed) == (("nodeShape",), ("size",))

@@ -122,7 +122,7 @@ class NetworkOfOci:
     def __init__(self, *configurations: str) -> None:
         self.cluster = ClusterForTests([])
         self.instances: list[dict[str, Any]] = []
-        self.detached: list[Any] = []
+        self.detached: list[str] = []
         self.capacity = 99
         for configuration in configurations:
             self._launch(configuration, "Running")
@@ -142,10 +142,14 @@ class NetworkOfOci:
 
     def send(self, method: str, service: str, path: str, body: Any = None) -> None:
         assert f"{method} {service} {path}" == DETACH
-        self.detached.append(body)
-        self.cluster.history.append(f"detached {body['instanceId']}")
-        self.instances = [item for item in self.instances if item["id"] != body["instanceId"]]
-        self.cluster.nodes = [item for item in self.cluster.nodes if item["spec"]["providerID"] != body["instanceId"]]
+        assert body == {"instanceId": body["instanceId"], "isDecrementSize": False, "isAutoTerminate": True}
+        self.replace_instance(body["instanceId"])
+
+    def replace_instance(self, instance: str) -> None:
+        self.detached.append(instance)
+        self.cluster.history.append(f"detached {instance}")
+        self.instances = [item for item in self.instances if item["id"] != instance]
+        self.cluster.nodes = [item for item in self.cluster.nodes if item["spec"]["providerID"] != instance]
         if len(self.instances) < self.capacity:
             self._launch("new", "Provisioning")
 
@@ -172,17 +176,10 @@ class NetworkOfOci:
                 self.cluster.nodes.append(node(f"node-{item['id']}", item["id"]))
 
 
-def test_nodes_of_a_cluster_network_are_detached_and_keep_its_size():
-    oci = NetworkOfOci("old", "new", "old")
-    assert oci.replace() == 0
-    how = {"isDecrementSize": False, "isAutoTerminate": True}
-    assert oci.detached == [{"instanceId": f"ocid1.instance.{number}", **how} for number in (0, 2)]
-
-
 def test_cluster_network_nodes_can_be_replaced_by_name_or_ocid_and_several_at_once():
     oci = NetworkOfOci("new", "new", "new")
     assert oci.replace("inst-0-mi300x", "ocid1.instance.2", at_once=2) == 0
-    assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.0", "ocid1.instance.2"]
+    assert oci.detached == ["ocid1.instance.0", "ocid1.instance.2"]
     assert [news.split()[0] for news in oci.cluster.history] == ["cordoned", "cordoned", "detached", "detached"]
 
 
@@ -191,7 +188,7 @@ def test_continued_replacement_first_waits_for_the_last_detached_nodes_successor
     oci._launch("new", "Provisioning")
     assert oci.replace() == 0
     assert oci.cluster.progress.news[0] == "OCI has 2 of 3 instances of mi300x"
-    assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.0"]
+    assert oci.detached == ["ocid1.instance.0"]
     assert oci.cluster.clock_s >= nodes.POLL_S
 
 
@@ -240,7 +237,7 @@ class PoolOfOke(NetworkOfOci):
         assert how == (
             "isDecrementSize=false&overrideEvictionGraceDuration=PT0M&isForceDeletionAfterOverrideGraceDuration=true"
         )
-        super().send("POST", "compute", "/instancePools/pool/actions/detachInstance", {"instanceId": node})
+        self.replace_instance(node)
 
     resource = GPU_POOL
 
@@ -275,7 +272,7 @@ def test_a_node_of_a_pool_that_cannot_be_drained_is_kept(of_oci: type[NetworkOfO
 def test_a_node_of_a_managed_pool_is_replaced_if_its_name_is_given():
     oci = PoolOfOke("new", "new", "new")
     assert oci.replace("inst-1-mi300x") == 0
-    assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.1"]
+    assert oci.detached == ["ocid1.instance.1"]
 
 
 def test_replacing_outdated_nodes_leaves_nodes_without_gpus_alone():

@@ -72,11 +72,6 @@ def test_an_error_of_prometheus_or_an_answer_of_another_server_is_reported(
         query(URL, "sum(", http=answering(answer, status))
 
 
-def test_an_unreachable_prometheus_is_reported_with_its_address(port: int) -> None:
-    with pytest.raises(KitError, match=f"Prometheus at http://127.0.0.1:{port} can't be reached"):
-        query(f"http://127.0.0.1:{port}", "up", limit_s=2)
-
-
 def test_only_firing_alerts_of_prometheus_are_returned() -> None:
     rows = [
         {

@@ -1,5 +1,4 @@
 import pytest
-from llmd_base.errors import KitError
 from llmd_oke.operations.cluster_checks import prometheus_findings
 from llmd_oke.operations.findings import Verdict
 from llmd_oke.operations.prometheus import PrometheusSeries
@@ -37,19 +36,12 @@ def test_a_prometheus_is_judged_by_the_targets_of_the_stack_that_it_scrapes(
     assert (scraped.path, scraped.verdict, scraped.value) == ("monitoring", verdict, told)
 
 
-def test_a_prometheus_that_does_not_answer_is_a_problem_with_the_reason() -> None:
-    def refuse(_: str) -> list[PrometheusSeries]:
-        raise KitError("it can't be reached", "Does it run?")
-
-    (finding,) = prometheus_findings(plan(monitoring="existing"), refuse)
-    assert (finding.verdict, finding.value, finding.remedy) == (Verdict.PROBLEM, "it can't be reached", "Does it run?")
-
-
-def test_a_prometheus_outside_of_the_cluster_is_queried_at_its_address(port: int) -> None:
+def test_a_prometheus_outside_of_the_cluster_that_does_not_answer_is_a_problem(port: int) -> None:
     url = f"http://127.0.0.1:{port}"
     (finding,) = prometheus_findings(plan(monitoring="existing", prometheus={"url": url}))
     assert finding.verdict is Verdict.PROBLEM
     assert f"Prometheus at {url} can't be reached" in finding.value
+    assert finding.remedy
 
 
 def test_the_check_of_prometheus_is_unknown_for_a_cluster_yet_to_be_created() -> None:

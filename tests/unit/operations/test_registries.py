@@ -177,14 +177,11 @@ def test_the_new_digest_of_a_moved_image_tag_is_locked_only_on_request():
     assert f"digest: {THREE}\n    source: ghcr.io, 2026-11-21" in taken.text
 
 
-def test_a_registry_without_an_answer_changes_no_locked_digest():
+def test_a_locked_digest_is_kept_if_its_registry_gives_none_and_a_missing_one_named():
     gone = RegistryError(Refusal.UNREACHABLE, "ghcr.io does not answer.")
     update = after({A: gone, B: gone})
     assert update.text == LOCK
     assert update.unanswered == {A: gone.message, B: gone.message}
-
-
-def test_a_locked_digest_is_kept_if_the_registry_refuses_and_a_missing_one_named():
     missing = RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1.")
     update = after({A: missing, B: RegistryError(Refusal.DENIED, "private, or gone")})
     assert "digest: null\n    reason: ghcr.io has no llm-d/a:v1." in update.text

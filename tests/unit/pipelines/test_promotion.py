@@ -23,6 +23,7 @@ from rows_for_tests import known_row
 
 OLD, NEW = "a" * 40, "b" * 40
 GOOD = GoodDeployment(commit=OLD, run="20260101T000000Z", deployed="2026-01-01T00:00:00+00:00")
+BREACHES = ("ttft_ms.p95>+10%: it changed by +30%",)
 
 
 def promoted(
@@ -41,20 +42,20 @@ def promoted(
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "verdict", "asked"),
-    [([(True, True)], "deployed", [NEW]), ([(False, True), (True, True)], "rolled back", [NEW, OLD])],
+    ("outcomes", "breaches", "verdict", "asked"),
+    [
+        ([(True, True)], [], "deployed", [NEW]),
+        ([(False, True), (True, True)], [], "rolled back", [NEW, OLD]),
+        ([(True, True), (True, True)], BREACHES, "rolled back", [NEW, OLD]),
+        ([(True, False), (True, True)], BREACHES, "rolled back", [NEW, OLD]),
+    ],
+    ids=["deployed", "failed update", "breached limit", "breached limit without an update"],
 )
-def test_only_after_a_failed_update_the_last_good_commit_is_deployed_again(
-    outcomes: list[tuple[bool, bool]], verdict: str, asked: list[str]
+def test_after_a_failed_update_or_a_breached_limit_the_last_good_commit_comes_back(
+    outcomes: list[tuple[bool, bool]], breaches: Sequence[str], verdict: str, asked: list[str]
 ):
-    done, commits = promoted(*outcomes)
+    done, commits = promoted(*outcomes, breaches=breaches)
     assert (done.verdict, done.exit_code, commits) == (verdict, len(asked) - 1, asked)
-
-
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_deployed_commit_that_breaches_a_benchmark_limit_is_rolled_back(begun: bool):
-    done, asked = promoted((True, begun), (True, True), breaches=["ttft_ms.p95>+10%: it changed by +30%"])
-    assert (done.verdict, asked) == ("rolled back", [NEW, OLD])
 
 
 def test_an_update_that_is_refused_before_it_begins_is_not_rolled_back():
