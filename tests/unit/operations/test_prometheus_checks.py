@@ -41,7 +41,7 @@ def test_a_prometheus_outside_of_the_cluster_that_does_not_answer_is_a_problem(p
     (finding,) = prometheus_findings(plan(monitoring="existing", prometheus={"url": url}))
     assert finding.verdict is Verdict.PROBLEM
     assert f"Prometheus at {url} can't be reached" in finding.value
-    assert finding.remedy
+    assert finding.remedy.startswith("Does it run, and does this address lead to it from here?")
 
 
 def test_the_check_of_prometheus_is_unknown_for_a_cluster_yet_to_be_created() -> None:
