@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from created_cluster import created, created_stack
+from created_cluster import created, with_network
 from llmd_oke.catalogue.cluster import image_names
-from stack_files import DOMAIN, StackObject, existing_cluster, existing_pool, model, ocid, read, stack
+from stack_files import DOMAIN, StackObject, created_stack, existing_cluster, existing_pool, model, ocid, read, stack
 
 Choice = Mapping[str, Any]
 """What is other than in the rehearsal's stack: keys of its model, and by `stack` of itself."""
@@ -141,23 +141,25 @@ CREATED: dict[str, StackObject] = {
 """Components of stacks that create their clusters, or that all stacks of a cluster share."""
 
 CREATED_CHOICES: dict[str, tuple[tuple[str, ...], StackObject]] = {
-    "cluster-network": (("GpuPool",), created(pool={"launch": "cluster-network"})),
+    "cluster-network": (("GpuPool",), with_network(pool={"launch": "cluster-network"})),
     "compute-cluster-instances": (
         ("GpuPool", "NodeGate"),
-        created(pool={"launch": "compute-cluster-instances", "size": 2}, models=[model("2p-tp1-2d-tp2")]),
+        with_network(pool={"launch": "compute-cluster-instances", "size": 2}, models=[model("2p-tp1-2d-tp2")]),
     ),
     "existing-pool": (
         ("Storage", "GpuPool", "NodeGate"),
-        created(pool={"poolId": ocid("nodepool")}, storage={"modelCache": {"kind": "file-storage"}}),
+        with_network(pool={"poolId": ocid("nodepool")}, storage={"modelCache": {"kind": "file-storage"}}),
     ),
-    "file-storage": (("Storage", "Network"), created(storage={"modelCache": {"kind": "file-storage"}})),
+    "file-storage": (("Storage", "Network"), with_network(storage={"modelCache": {"kind": "file-storage"}})),
     "one-alarm-topic": (
         ("OciMonitoring",),
-        created(ociMonitoring={"alarms": {"topicId": ocid("onstopic"), "leftOut": ["no-node-for-pods"]}}),
+        with_network(ociMonitoring={"alarms": {"topicId": ocid("onstopic"), "leftOut": ["no-node-for-pods"]}}),
     ),
     "public-api-server": (
         ("OkeCluster", "Network"),
-        created(cluster={"apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}, "cni": "flannel"}),
+        with_network(
+            cluster={"apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}, "cni": "flannel"}
+        ),
     ),
 }
 """What one choice changes in the resources of a created cluster."""

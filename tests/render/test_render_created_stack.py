@@ -7,7 +7,7 @@ from typing import Any
 
 import pulumi
 import pytest
-from created_cluster import LOOKUP_RESULTS, cluster_layer, created
+from created_cluster import LOOKUP_RESULTS, cluster_layer, created, layer_of, network_layer
 from golden_stacks import CREATED_CHOICES
 from llmd_oke.program import program
 from llmd_oke.program.access import owns_oci_resources
@@ -43,7 +43,7 @@ GUARDED = {
 
 @pytest.mark.parametrize(
     "config",
-    [cluster_layer(), cluster_layer(cluster=GUARDED), CREATED_CHOICES["public-api-server"][1]],
+    [network_layer(), cluster_layer(cluster=GUARDED), layer_of(CREATED_CHOICES["public-api-server"][1])],
     ids=["defaults", "keys-and-bastion", "public-api-server"],
 )
 def test_both_supported_oci_plug_ins_know_all_arguments_of_a_created_stack(rendered: Any, config: StackObject):
@@ -107,8 +107,9 @@ def test_a_serving_layer_whose_pods_lack_a_toleration_of_the_nodes_taint_is_refu
         serving_stack([])
 
 
-def test_the_api_servers_subnet_may_read_metrics_of_routers_and_servers(whole: Rendered):
-    policies = [item for item in whole.manifests() if item["kind"] == "NetworkPolicy"]
+def test_the_api_servers_subnet_may_read_metrics_of_routers_and_servers(rendered: Any):
+    stack = rendered(created(cluster={"network": {}}))
+    policies = [item for item in stack.manifests() if item["kind"] == "NetworkPolicy"]
     read = [item for item in policies if item["metadata"]["name"].endswith(("-epp", "-prefill", "-decode"))]
     assert len(read) == 3
     for policy in read:
@@ -122,10 +123,11 @@ def test_the_kubernetes_provider_is_identified_by_the_clusters_ocid(whole: Rende
         assert "kubeconfig" in provider.secret_inputs
 
 
-def test_oci_is_called_in_the_clusters_region_whatever_the_user_configured(whole: Rendered):
-    provider = whole.resource("pulumi:providers:oci", "oci")
+def test_oci_is_called_in_the_clusters_region_whatever_the_user_configured(rendered: Any):
+    stack = rendered(network_layer())
+    provider = stack.resource("pulumi:providers:oci", "oci")
     assert provider.inputs["region"] == "us-ashburn-1"
-    for resource in oci_resources(whole):
+    for resource in oci_resources(stack):
         assert resource.provider.startswith(provider.urn), resource.name
 
 
@@ -408,26 +410,20 @@ def test_destroy_removes_the_cluster_autoscaler_before_pools_that_it_could_refil
 
 
 def test_a_shared_file_system_is_created_if_the_model_cache_is_kept_on_one(rendered: Any):
-    cache = {"modelCache": {"kind": "file-storage"}}
-    stack = rendered(created(storage=cache))
+    stack = rendered(created(storage={"modelCache": {"kind": "file-storage"}}))
     (target,) = stack.of_type("oci:FileStorage/mountTarget:MountTarget")
     assert target.inputs["availabilityDomain"] == "Uocm:US-ASHBURN-AD-1"
     assert stack.of_type("llmd-oke:index:ModelCache")
 
 
-def mounting(stack: Rendered) -> dict[str, Any]:
-    """Return who may mount File Storage, and how."""
-    (export,) = stack.of_type("oci:FileStorage/export:Export")
-    (option,) = export.inputs["exportOptions"]
-    return option
-
-
 def test_file_storage_can_be_mounted_only_from_the_nodes_subnet_and_privileged_ports(rendered: Any):
     cache = {"modelCache": {"kind": "file-storage"}}
-    stack = rendered(created(storage=cache))
-    (workers,) = [item for item in stack.of_type("oci:Core/subnet:Subnet") if item.name.endswith("-workers-subnet")]
-    assert mounting(stack)["source"] == workers.inputs["cidrBlock"]
-    assert mounting(stack)["requirePrivilegedSourcePort"] is True
+    stack = rendered(network_layer(storage=cache))
+    workers = stack.resource("oci:Core/subnet:Subnet", "network-workers-subnet")
+    (export,) = stack.of_type("oci:FileStorage/export:Export")
+    (option,) = export.inputs["exportOptions"]
+    assert option["source"] == workers.inputs["cidrBlock"]
+    assert option["requirePrivilegedSourcePort"] is True
 
 
 @pytest.mark.parametrize(("kind", "mounts"), [("file-storage", True), ("lustre", False)])
@@ -527,7 +523,8 @@ def test_renaming_an_oke_cluster_updates_cluster_network_and_pools_in_place(rend
 
 def test_with_permission_to_replace_no_resource_of_a_created_cluster_is_protected(rendered: Any):
     def protected(**settings: str) -> list[str]:
-        return [resource.name for resource in rendered(created(), **settings).resources if resource.protect]
+        stack = rendered(network_layer(), **settings)
+        return [resource.name for resource in stack.resources if resource.protect]
 
     assert protected()
     assert protected(allowReplace="true") == []

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, is_typeddict
 
 import pytest
 import yaml
-from created_cluster import created
+from created_cluster import layer_of, network_layer
 from golden_arguments import ALL_ARGUMENTS
 from golden_stacks import CHOICES, CLUSTER, COMPONENTS, CREATED, CREATED_CHOICES, LEAST_ARGUMENTS
 from llmd_oke.package import components
@@ -72,7 +72,8 @@ def test_each_changed_cluster_setting_changes_resources_as_its_golden_file_recor
     rendered: Callable[..., Rendered], choice: str
 ):
     components, changed = CREATED_CHOICES[choice]
-    text = difference(objects(rendered(created()), *components), objects(rendered(changed), *components))
+    before, after = rendered(network_layer()), rendered(layer_of(changed))
+    text = difference(objects(before, *components), objects(after, *components))
     assert recorded(GOLDEN / f"{choice}.diff", text, UPDATE) == text, ACCEPT
 
 

@@ -8,7 +8,7 @@ from llmd_rehearsal.engine_operations import CREATED_CLUSTER_MODULES
 
 
 def test_rendering_a_created_cluster_imports_every_module_that_is_preloaded(rendered: Callable[..., Rendered]):
-    rendered(created())
+    rendered(created(cluster={"network": {}}))
     assert set(CREATED_CLUSTER_MODULES) <= sys.modules.keys()
 
 

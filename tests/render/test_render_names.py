@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from created_cluster import cluster_layer
+from created_cluster import network_layer
 from llmd_oke.testing import Rendered
 from render_support import by_urn, recorded
 from stack_files import created_pool
@@ -25,7 +25,7 @@ takes over what runs. If running deployments are meant to change, or resources a
 update does to a running deployment, and record the names anew with {RECORD}=1."""
 
 POOL = created_pool()
-OPTIONS = cluster_layer(
+OPTIONS = network_layer(
     cluster={
         "apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]},
         "addOns": [{"name": "NodeProblemDetector"}],
