@@ -44,7 +44,7 @@ OPTIONS = (
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_each_component_renders_the_objects_of_its_golden_file(varied: Callable[..., Rendered], component: str):
     """Compare with `golden/<component>.yaml`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change; review its diff."""
-    text = "---\n".join(objects(varied(**COMPONENTS[component]), component).values())
+    text = "---\n".join(map(compact, objects(varied(**COMPONENTS[component]), component).values()))
     assert recorded(GOLDEN / f"{component}.yaml", text, UPDATE) == text, ACCEPT
 
 
@@ -52,7 +52,7 @@ def test_each_component_renders_the_objects_of_its_golden_file(varied: Callable[
 def test_each_component_of_a_created_cluster_has_the_resources_of_its_golden_file(
     rendered: Callable[..., Rendered], component: str
 ):
-    text = "---\n".join(objects(rendered(CREATED[component]), component).values())
+    text = "---\n".join(map(compact, objects(rendered(CREATED[component]), component).values()))
     assert recorded(GOLDEN / f"{component}.yaml", text, UPDATE) == text, ACCEPT
 
 
@@ -149,34 +149,34 @@ def test_every_golden_file_belongs_to_a_component_or_a_stack_setting():
     assert {path.stem.replace("-", " ") for path in (GOLDEN / ALL).iterdir()} == {*ALL_ARGUMENTS}
 
 
-def objects(rendered: Rendered, *components: str) -> dict[str, str]:
-    """The Kubernetes objects, Helm releases and resources of OCI of components as YAML, by their kind and name."""
+def objects(rendered: Rendered, *components: str) -> dict[str, Any]:
+    """The Kubernetes objects, Helm releases and resources of OCI of components, by their kind and name."""
     tokens = {f"{COMPONENT}{component}" for component in components}
     parents = {resource.urn for resource in rendered.resources if resource.type in tokens}
-    texts: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for resource in rendered.resources:
         if resource.parent not in parents:
             continue
         if "kind" in resource.inputs and resource.type.startswith("kubernetes:"):
             manifest = json.loads(without_hashes(json.dumps(readable(resource.inputs))))
-            texts[f"{manifest['kind']} {manifest['metadata'].get('name', resource.name)}"] = compact(manifest)
+            found[f"{manifest['kind']} {manifest['metadata'].get('name', resource.name)}"] = manifest
         elif resource.type.startswith("kubernetes:helm"):
-            texts[f"Release {resource.name}"] = compact(dict(resource.inputs))
+            found[f"Release {resource.name}"] = dict(resource.inputs)
         elif not resource.type.startswith(COMPONENT):
             name = f"{resource.type} {resource.name}"
             inputs = json.loads(without_hashes(json.dumps(dict(resource.inputs))), object_hook=with_script)
-            texts[name] = compact({"resource": f"{resource.type} {resource.name}", **inputs})
-    return texts
+            found[name] = {"resource": name, **inputs}
+    return found
 
 
-def everything(rendered: Rendered, component: str) -> dict[str, str]:
+def everything(rendered: Rendered, component: str) -> dict[str, Any]:
     """The objects of a component, and the options of its resources and its outputs by their names."""
-    of_resources = {f"options of {own.pop('type')} {own.pop('resource')}": compact(own) for own in options(rendered)}
+    of_resources = {f"options of {own.pop('type')} {own.pop('resource')}": own for own in options(rendered)}
     (root,) = rendered.of_type(f"{COMPONENT}{component}")
     return {
         **objects(rendered, component),
         **of_resources,
-        "outputs": compact(json.loads(without_hashes(json.dumps(dict(root.outputs))))),
+        "outputs": json.loads(without_hashes(json.dumps(dict(root.outputs)))),
     }
 
 
@@ -238,11 +238,13 @@ def without_hashes(text: str) -> str:
     return re.sub(r'((?:llmd-oke/[a-z-]+|config_hash|version)(?:=|": "))[0-9a-f]{8,16}(?!\w)', r"\1HASH", named)
 
 
-def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """The lines that are taken away and added, under the kind and name of their object."""
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """The lines of YAML that are taken away and added, under the kind and name of their object."""
     lines: list[str] = []
     for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name, "").splitlines(), after.get(name, "").splitlines()
+        if repr(before.get(name)) == repr(after.get(name)):  # unlike True and 1, which are equal
+            continue
+        old, new = (compact(parts[name]).splitlines() if name in parts else [] for parts in (before, after))
         changed = list(difflib.unified_diff(old, new, n=0, lineterm=""))[2:]
         lines += [name, *(line for line in changed if not line.startswith("@@"))] if changed else []
     return "".join(f"{line}\n" for line in lines)

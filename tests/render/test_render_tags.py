@@ -134,15 +134,17 @@ def provider_of(made: Rendered) -> list[Any]:
 
 
 def test_the_oci_provider_ignores_oracles_tags_and_those_the_stack_file_lists(rendered: Any):
-    plain, tagged = rendered(cluster_layer()), rendered(cluster_layer(tags={**TAGS, "ignored": ["Audit.Owner"]}))
-    assert all("definedTags" not in resource.inputs for resource in oci_resources(plain))
+    ignoring = {**TAGS, "ignored": ["Audit.Owner"]}
+    plain, own = rendered(cluster_layer()), rendered(cluster_layer(tags=ignoring))
+    untouched = tagged(rendered, Launch.PLAIN, tags={})
+    assert all("definedTags" not in resource.inputs for resource in untouched)
     assert provider_of(plain) == [None]
-    assert [json.loads(tags) for tags in provider_of(tagged)] == [
+    assert [json.loads(tags) for tags in provider_of(own)] == [
         ["Oracle-Tags.CreatedBy", "Oracle-Tags.CreatedOn", "Audit.Owner"]
     ]
     elsewhere = {"iam": {"homeRegion": "us-phoenix-1", "style": "classic"}}  # its providers are two more
-    home = rendered(cluster_layer(cluster=elsewhere, tags={**TAGS, "ignored": ["Audit.Owner"]}))
-    assert provider_of(home) == 3 * provider_of(tagged)
+    home = rendered(cluster_layer(cluster=elsewhere, tags=ignoring))
+    assert provider_of(home) == 3 * provider_of(own)
 
 
 @pytest.mark.parametrize("launch", list(Launch))
