@@ -3,13 +3,13 @@
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
-from llmd_oke.config import load, validate
 from llmd_oke.testing import Rendered, render
 from pulumi.runtime.proto import source_pb2
-from render_support import PROJECT, STACKS, need_definitions
+from render_support import STACKS, need_definitions
 from stack_files import read
 
 Render = Callable[..., Rendered]
@@ -27,13 +27,14 @@ def _without_places() -> Iterator[None]:
 def rendered() -> Render:
     """Render a stack, by name or by its config; equal ones only once."""
     known: dict[str, Rendered] = {}
+    files = cache(read)
 
     def get(config: Mapping[str, Any] | str, **secrets: str) -> Rendered:
-        key = json.dumps([config, secrets], sort_keys=True)
+        stack = files(config) if isinstance(config, str) else config
+        key = json.dumps([stack, secrets], sort_keys=True)
         if key not in known:
-            read = load(PROJECT, config) if isinstance(config, str) else validate(config)
-            need_definitions(read.release)
-            known[key] = render(read, secrets=secrets)
+            need_definitions(stack["release"])
+            known[key] = render(stack, secrets=secrets)
         return known[key]
 
     return get

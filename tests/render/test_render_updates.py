@@ -122,12 +122,13 @@ def test_another_number_or_size_of_decode_servers_leaves_prefill_pods_alone(vari
 
 
 def test_another_number_of_servers_changes_only_replicas(varied):
-    before = varied(topology="8p-tp1-4d-tp2").kubernetes("Deployment", DECODE)
-    after = varied(topology="8p-tp1-5d-tp2").kubernetes("Deployment", DECODE)
-    assert after["spec"].pop("replicas") == 5
-    assert before["spec"].pop("replicas") == 4
-    assert before["spec"]["template"] == after["spec"]["template"]
-    assert before["spec"]["selector"] == after["spec"]["selector"]
+    before, after = (
+        varied(topology=topology).kubernetes("Deployment", DECODE)["spec"]
+        for topology in ("8p-tp1-4d-tp2", "8p-tp1-5d-tp2")
+    )
+    assert (before["replicas"], after["replicas"]) == (4, 5)
+    assert before["template"] == after["template"]
+    assert before["selector"] == after["selector"]
 
 
 def test_on_full_nodes_a_rolling_update_deletes_a_pod_before_it_creates_the_next(guide, rehearsal):
