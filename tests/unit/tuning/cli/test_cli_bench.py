@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from llmd_base.addresses import HttpEndpoint
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
@@ -26,12 +25,13 @@ from llmd_oke.operations import cluster_access, load
 from llmd_oke.operations.load import StoredLoad
 from typer.testing import CliRunner
 
+PROJECT = Path(__file__).parents[4]
 SHORT = ["--input-tokens", "8", "--output-tokens", "50", "--rest", "0"]
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    command = [sys.executable, str(Path(__file__).parents[4] / "dev" / "exact_server.py")]
+    command = [sys.executable, str(PROJECT / "dev" / "exact_server.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         server.communicate()
@@ -48,12 +48,7 @@ def test_bench_shows_a_sweep_of_loads_and_writes_its_rows(url, tmp_path):
     assert ran.exit_code == 0, ran.output
     assert "calibrated" in ran.stdout
     requests = read_lines((tmp_path / "requests.jsonl").read_text().splitlines())
-    assert sorted((stage, record.index) for stage, record in requests) == [
-        (0, 0),
-        (0, 1),
-        (1, 0),
-        (1, 1),
-    ]
+    assert sorted((stage, record.index) for stage, record in requests) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     rows = read_rows(tmp_path / "rows.jsonl")
     assert [(row.concurrency, row.gpus_counted, row.basis) for row in rows] == [
         (1, 8, Basis.CALIBRATED),
@@ -157,20 +152,14 @@ def test_a_dry_run_of_bench_without_the_option_in_cluster_is_refused():
     assert "Give --in-cluster too" in str(ran.exception)
 
 
-PROJECT = Path(__file__).parents[4]
-LOAD = ["bench", "--stack", "guide", "--shape", "constant:4", "--duration", "5", "--project", str(PROJECT)]
-
-
 def test_bench_exits_with_1_and_names_unreadable_files_of_inference_perf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     unread = StoredLoad(ReadResults(rejected=(Rejection("stage_0.json", None, "has no figures"),)))
 
-    def with_tool(*_: object) -> StoredLoad:
-        return unread
-
-    monkeypatch.setattr(load, "with_tool", with_tool)
-    ran = CliRunner().invoke(app, [*LOAD, "--tool", "inference-perf", "--reports", str(tmp_path)])
+    monkeypatch.setattr(load, "with_tool", lambda *_: unread)
+    asked = ["--stack", "guide", "--project", str(PROJECT), "--shape", "constant:4", "--duration", "5"]
+    ran = run_bench(*asked, "--tool", "inference-perf", "--reports", str(tmp_path))
     assert ran.exit_code == 1
     assert "stage_0.json: has no figures" in ran.stderr
 
@@ -199,66 +188,44 @@ def arguments() -> str:
     return "\n".join(texts)
 
 
-class Echoing(BaseHTTPRequestHandler):
-    """A server that answers every other request with an error that repeats its headers, cut at any length, in a body or
-    an event."""
+class Echoing:
+    """Answers of which two in three are errors that repeat the request's headers, cut at any length, in a body or an
+    event.
+    """
 
-    seen: list[str]
-    requests = 0
+    def __init__(self) -> None:
+        self.seen: list[str] = []
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        type(self).requests += 1
-        number = type(self).requests
+    def answer(self, request: HttpRequest) -> HttpAnswer:
         self.seen.append(arguments())
-        headers = str(dict(self.headers))
-        padding = "x" * (number * 37 % 400)
+        number = len(self.seen)
+        told = f"{'x' * (number * 37 % 400)} {dict(request.headers)}"
         if number % 3 == 0:
-            self.answer(500, f"{padding} {headers}".encode())
-        elif number % 3 == 1:
-            self.answer(200, b"data: " + json.dumps({"error": {"message": f"{padding} {headers}"}}).encode() + b"\n\n")
-        else:
-            self.answer(200, EVENTS)
-
-    def answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-@pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
-    Echoing.seen, Echoing.requests = [], 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), Echoing) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield running
-        running.shutdown()
+            return HttpAnswer(500, told.encode())
+        error = b"data: " + json.dumps({"error": {"message": told}}).encode() + b"\n\n"
+        return HttpAnswer(200, error if number % 3 == 1 else EVENTS)
 
 
 @pytest.mark.parametrize("tail", [(), ("--json",)])
-def test_no_file_text_or_argument_of_a_benchmark_contains_a_credential(
-    server: ThreadingHTTPServer, tmp_path: Path, tail: tuple[str, ...]
-):
+def test_no_file_text_or_argument_of_a_benchmark_contains_a_credential(tmp_path: Path, tail: tuple[str, ...]):
+    echoing = Echoing()
     files = ["--output", str(tmp_path / "requests.jsonl"), "--rows", str(tmp_path / "rows.jsonl")]
     words = ["--model", "m", "--shape", "closed:2", "--requests", "24", "--processes", "2", "--rest", "0"]
     sizes = ["--input-tokens", "8", "--output-tokens", "2", "--gpu", "MI300X", "--gpus", "8"]
-    url = f"http://127.0.0.1:{server.server_port}"
-    ran = subprocess.run(
-        [sys.executable, "-m", "llmd_oke", "bench", "--url", url, *words, *sizes, *files, *tail],
-        env={**os.environ, **PLANTED},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    with http_server(echoing.answer) as server:
+        command = [sys.executable, "-m", "llmd_oke", "bench", "--url", address_of(server)]
+        ran = subprocess.run(
+            [*command, *words, *sizes, *files, *tail],
+            env={**os.environ, **PLANTED},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
     errors = [record.error for _, record in read_lines((tmp_path / "requests.jsonl").read_text().splitlines())]
     assert sum("[credential]" in (error or "") for error in errors) > 4, ran.stderr
     written = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
-    for place in (*written, ran.stdout, ran.stderr, *Echoing.seen):
+    for place in (*written, ran.stdout, ran.stderr, *echoing.seen):
         for text in (*PLANTED.values(), TOKEN[:14]):
             assert text not in place
 

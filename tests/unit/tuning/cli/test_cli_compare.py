@@ -2,34 +2,20 @@ import json
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_base.row import Basis, Origin, Quantiles, Row
+from llmd_base.row import Basis, Origin, Quantiles
 from llmd_bench.files import write_rows
 from llmd_oke.cli.main import app
 from llmd_oke.cli.results import parse_hints
+from tuning_for_tests import row
 from typer.testing import CliRunner
-
-
-def row(ttft_ms, config_hash="abcd1234"):
-    return Row(
-        subject="end-to-end",
-        basis=Basis.CALIBRATED,
-        model="gpt-oss-120b",
-        gpu="MI300X",
-        origin=Origin(tool="test", config_hash=config_hash),
-        topology="2p-tp1-1d-tp2",
-        gpus_counted=4,
-        input_tokens=4096,
-        output_tokens=256,
-        concurrency=8,
-        output_tokens_per_s=800.0,
-        ttft_ms=Quantiles(p95=ttft_ms),
-    )
 
 
 @pytest.fixture
 def reports(tmp_path):
+    told = {"basis": Basis.CALIBRATED, "origin": Origin(tool="test", config_hash="abcd1234")}
     for day, ttft_ms in enumerate((500.0, 575.0), 1):
-        write_rows([row(ttft_ms)], tmp_path / f"reports/dev/2026030{day}T120000Z/rows.jsonl")
+        measured = row("end-to-end", **told, topology="2p-tp1-1d-tp2", ttft_ms=Quantiles(p95=ttft_ms))
+        write_rows([measured], tmp_path / f"reports/dev/2026030{day}T120000Z/rows.jsonl")
     return tmp_path
 
 
