@@ -43,7 +43,7 @@ from llmd_tuner.simulation.deployment import (
     deployment,
 )
 from llmd_tuner.simulation.result import TRIMMED_SHARE, Window
-from llmd_tuner.simulation.simulation import concurrency_sweep, simulate
+from llmd_tuner.simulation.simulation import simulate, simulate_users
 
 TRIMMED_NOTES = ("counted: ", "steady state: ")
 """Beginnings of the notes in this kit's rows that say which part of a run was evaluated."""
@@ -258,7 +258,7 @@ def simulated(
         shares = ((1 - cached, 0), (cached, prompt))
         workload += (RequestClass(prompt, answer, share, tokens) for share, tokens in shares if share > 0)
     if row.arrival == "closed" and not row.requests:
-        (result,) = concurrency_sweep(servers, workload, [_users(row)], simulator.latency).rows
+        result = simulate_users(servers, workload, _users(row), simulator.latency)
         return result.model_copy(update={"basis": simulator.basis})
     counted = window or _window(row)
     return simulate(

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Annotated, Literal
 
 from llmd_base.progress import Progress, SilentProgress
-from llmd_base.row import Basis
+from llmd_base.row import Basis, Row
 from llmd_oke.catalogue.conditions import DEFAULT_BLOCK_SIZE, Conditions
 from llmd_oke.catalogue.latency_figures import LatencyFigures, known_figures
 from llmd_oke.values import Entry, entry_reader
@@ -28,7 +28,7 @@ from llmd_tuner.simulation.deployment import (
     deployment,
 )
 from llmd_tuner.simulation.result import SimulationResult, Window
-from llmd_tuner.simulation.simulation import Curve, concurrency_sweep, simulate
+from llmd_tuner.simulation.simulation import simulate, simulate_users, tpsg_at
 
 CheckVerdict = Literal["hit", "known miss", "miss", "unexpected hit"]
 """Verdict on a published claim; with `unexpected hit` the simulation agrees with a claim that is listed as a known
@@ -286,14 +286,15 @@ def _text(value: float) -> str:
 
 def _best(sweep: str, topologies: Sequence[str], tpsu: float) -> float | None:
     """Return the most output tokens per second and GPU of any topology at so many per user, or None."""
-    reached = (_curve(sweep, topology).tpsg_at(tpsu) for topology in topologies)
+    levels = published_claims().sweeps[sweep].concurrencies
+    reached = (tpsg_at((_row(sweep, topology, level) for level in levels), tpsu) for topology in topologies)
     return max((tpsg for tpsg in reached if tpsg is not None), default=None)
 
 
 @cache
-def _curve(name: str, topology: str) -> Curve:
+def _row(name: str, topology: str, concurrency: int) -> Row:
     sweep = published_claims().sweeps[name]
-    return concurrency_sweep(sweep.deployment(topology), sweep.workload, sweep.concurrencies, sweep.latency)
+    return simulate_users(sweep.deployment(topology), sweep.workload, concurrency, sweep.latency)
 
 
 @cache

@@ -198,36 +198,30 @@ def _size_problems(deployment: SimulatedDeployment, workload: Workload) -> Itera
             yield Problem(f"limits.{role}.key_value_tokens", limits.key_value_tokens, accepted, why)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Rows of one deployment, sorted by concurrency."""
-
-    rows: tuple[Row, ...]
-
-    def tpsg_at(self, tpsu: float) -> float | None:
-        """Return TPSG (output tokens per second and GPU) at a TPSU (per second and user), interpolated between the two
-        nearest rows; None outside of the curve.
-        """
-        points = [(row.tpsu or 0.0, row.tpsg or 0.0) for row in self.rows]
-        for (faster, less), (slower, more) in itertools.pairwise(points):
-            if slower <= tpsu <= faster:
-                return less if faster == slower else less + (more - less) * (faster - tpsu) / (faster - slower)
-        return None
+def tpsg_at(rows: Iterable[Row], tpsu: float) -> float | None:
+    """Return TPSG (output tokens per second and GPU) at a TPSU (per second and user), interpolated between the two
+    nearest of a deployment's rows by rising concurrency, at which TPSU falls; None outside of them. Rows beyond these
+    two are not read.
+    """
+    points = ((row.tpsu or 0.0, row.tpsg or 0.0) for row in rows)
+    for (faster, less), (slower, more) in itertools.pairwise(points):
+        if tpsu > faster:
+            break
+        if tpsu >= slower:
+            return less if faster == slower else less + (more - less) * (faster - tpsu) / (faster - slower)
+    return None
 
 
-def concurrency_sweep(
-    deployment: SimulatedDeployment, workload: Workload, concurrencies: Iterable[int], latency_model: LatencyModel
-) -> Curve:
-    """Simulate a deployment at several concurrencies by the procedure of j-pareto's sweep: a short run determines the
-    rate, then a run of a minute is evaluated.
+def simulate_users(
+    deployment: SimulatedDeployment, workload: Workload, concurrency: int, latency_model: LatencyModel
+) -> Row:
+    """Simulate a deployment at one concurrency by the procedure of j-pareto's sweep: a short run determines the rate,
+    then a run of a minute is evaluated.
 
     The short run has max(C, 20) requests, the long one max(200, 60 s x rate, 2 C). Rates include the filling and
     draining of the deployment, as those of j-pareto do.
     """
-    return Curve(tuple(_level(deployment, workload, level, latency_model) for level in concurrencies))
 
-
-def _level(deployment: SimulatedDeployment, workload: Workload, concurrency: int, latency_model: LatencyModel) -> Row:
     def run(requests: int) -> Row:
         users = ClosedLoopArrivals(concurrency)
         return simulate(deployment, workload, users, latency_model, requests=requests, seeds=[0], window="whole").row
