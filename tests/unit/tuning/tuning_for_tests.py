@@ -13,6 +13,7 @@ from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import PublishedPoints, published_points
 from llmd_tuner.search import Candidate, search
 from llmd_tuner.search_inputs import SearchInputs, parse_targets
+from llmd_tuner.simulation.deployment import Policy, SimulatedDeployment, deployment
 from llmd_tuner.workload import parse
 
 MODEL = search_inputs.known_model("gpt-oss-120b")
@@ -38,6 +39,12 @@ def published(gpu: str = "MI300X") -> PublishedPoints:
 
 def tuning_values(name: str) -> Any:
     return read_yaml(values_folder() / "tuning" / f"{name}.yaml")
+
+
+def deploy(topology: str, *, copies: int = 1, policy: Policy = "queue", **limits: int) -> SimulatedDeployment:
+    """Return a deployment of gpt-oss-120b to simulate; `limits` change those of every server."""
+    made = deployment(MODEL, SHAPE, topology, copies=copies, policy=policy)
+    return replace(made, limits={role: replace(limit, **limits) for role, limit in made.limits.items()})
 
 
 def question(targets: str = "ttft=2000,itl=25,qps=45", gpus: int = 16, workload: str = "4096/256") -> SearchInputs:

@@ -7,7 +7,6 @@ doesn't come up in these loads: where a step leaves exactly one token of a promp
 from random import Random
 
 import pytest
-from llmd_oke.catalogue import model, shape
 from llmd_rehearsal.vllm.clocks import Lag
 from llmd_rehearsal.vllm.command import settings
 from llmd_rehearsal.vllm.engine import SimulatedEngine
@@ -15,9 +14,9 @@ from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, TransferNetwork
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
 from llmd_rehearsal.vllm.startup import cache_size
-from llmd_tuner.latency_models import latency_model
 from llmd_tuner.simulation.deployment import RecordedTimes, RequestClass
 from llmd_tuner.simulation.simulation import Extent, run_once
+from tuning_for_tests import LATENCY, MODEL, SHAPE, deploy
 from virtual_clock import VirtualClock
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
@@ -33,14 +32,12 @@ class RehearsedServers:
         self.network = TransferNetwork()
 
     def server(self, host, *flags):
-        chosen, node = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
         asked = settings(
-            ["vllm", "serve", chosen.repository, "--no-enable-prefix-caching", *flags],
+            ["vllm", "serve", MODEL.repository, "--no-enable-prefix-caching", *flags],
             {"VLLM_NIXL_SIDE_CHANNEL_HOST": host},
         )
-        latency = latency_model(chosen, node)
         metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
-        engine = SimulatedEngine(asked, cache_size(asked, chosen, node), latency, metrics, self.clock, self.network)
+        engine = SimulatedEngine(asked, cache_size(asked, MODEL, SHAPE), LATENCY, metrics, self.clock, self.network)
         if asked.transfer is not None:
             block_size, size = asked.block_size, asked.parallelism.tensor_parallel_size
             identity = Identity(
@@ -114,11 +111,11 @@ def rehearsed_pair(requests, block_size):
     return [(result[0] - WARM_S, result[-1] - WARM_S) for result in times[:-1]]
 
 
-def simulated(deployment, latency, requests):
+def simulated(deployment, requests):
     """First and last token of each request, as the event simulation has them."""
     arrivals = RecordedTimes([time_s for time_s, _, _ in requests])
     workload = [RequestClass(tokens, outputs) for _, tokens, outputs in requests]
-    record = run_once(deployment, workload, arrivals, latency, Extent(None, len(requests)), 0).record
+    record = run_once(deployment, workload, arrivals, LATENCY, Extent(None, len(requests)), 0).record
     order = record.arrival_s.argsort()
     return list(zip(record.first_s[order], record.last_s[order], strict=True))
 
@@ -128,22 +125,22 @@ def differences(ours, theirs):
 
 
 @pytest.mark.parametrize("rate", [0.5, 2, 6])
-def test_simulation_and_rehearsal_of_an_aggregated_server_have_equal_times(deploy, latency, rate):
+def test_simulation_and_rehearsal_of_an_aggregated_server_have_equal_times(rate):
     requests = list(load(75, rate))
-    ours = simulated(deploy("agg-tp1-1r"), latency, requests)
+    ours = simulated(deploy("agg-tp1-1r"), requests)
     assert max(differences(ours, rehearsed_aggregated(requests, []))) < 1e-6
 
 
-def test_simulation_and_rehearsal_queue_alike_for_a_server_at_its_max_num_seqs(deploy, latency):
+def test_simulation_and_rehearsal_queue_alike_for_a_server_at_its_max_num_seqs():
     requests = list(load(100, 4))
-    ours = simulated(deploy("agg-tp2-1r", max_num_seqs=8), latency, requests)
+    ours = simulated(deploy("agg-tp2-1r", max_num_seqs=8), requests)
     assert max(differences(ours, rehearsed_aggregated(requests, ["-tp", "2", "--max-num-seqs", "8"]))) < 1e-6
 
 
 @pytest.mark.parametrize("block_size", [16, 128])
 @pytest.mark.parametrize("rate", [0.5, 2, 4])
-def test_simulation_and_rehearsal_of_a_disaggregated_pair_have_equal_times(deploy, latency, rate, block_size):
+def test_simulation_and_rehearsal_of_a_disaggregated_pair_have_equal_times(rate, block_size):
     """Transfers included."""
     requests = list(load(75, rate))
-    ours = simulated(deploy("1p-tp1-1d-tp2", block_size=block_size), latency, requests)
+    ours = simulated(deploy("1p-tp1-1d-tp2", block_size=block_size), requests)
     assert max(differences(ours, rehearsed_pair(requests, block_size))) < 1e-6
