@@ -1,6 +1,5 @@
 """The commands of `llmd-oke tune`, from options to what a person or a script sees."""
 
-import json
 import re
 import subprocess
 import sys
@@ -10,9 +9,7 @@ from llmd_base.errors import InvalidStack, KitError
 from llmd_bench.deployment import Parallelism
 from llmd_bench.files import read_rows, write_rows
 from llmd_oke import planning
-from llmd_tuner.cli.tune import app
-from tuning_for_tests import LATENCY, published, row, tpot
-from typer.testing import CliRunner
+from tuning_for_tests import LATENCY, answer_of, published, row, run, tpot
 
 GPT = ["--model", "gpt-oss-120b", "--allow-extrapolation"]
 STACK = """\
@@ -30,10 +27,6 @@ config:
 """
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=True, env={"COLUMNS": "120"})
-
-
 @pytest.fixture(name="project")
 def project_fixture(tmp_path):
     (tmp_path / "stacks").mkdir()
@@ -42,7 +35,7 @@ def project_fixture(tmp_path):
 
 
 def test_tune_rank_json_has_the_best_deployment_basis_sensitivity_and_losers():
-    result = json.loads(run("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=20", "--gpus", "8", "--json").stdout)
+    result = answer_of("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=20", "--gpus", "8")
     assert result["best"]["meets_targets"]
     assert result["confidence"]["basis"] == "calibrated"
     assert result["confidence"]["decode_error"] == pytest.approx(0.119)
@@ -52,8 +45,8 @@ def test_tune_rank_json_has_the_best_deployment_basis_sensitivity_and_losers():
 
 
 def test_tune_rank_forecasts_more_capacity_with_prefix_cache_hits():
-    asked = ["rank", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8", "--json"]
-    none, half = (json.loads(run(*asked, "--prefix-hits", share).stdout) for share in ("0", "0.5"))
+    asked = ["rank", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8"]
+    none, half = (answer_of(*asked, "--prefix-hits", share) for share in ("0", "0.5"))
     assert "50% of prompt tokens cached" in half["workload"]
     assert half["best"]["capacity_per_s"] > none["best"]["capacity_per_s"]
 
@@ -72,8 +65,7 @@ def test_tune_rank_exits_with_1_if_nothing_meets_the_targets():
 
 
 def test_tune_rank_of_a_stack_uses_its_workload_targets_and_gpus(project):
-    arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation", "--json")
-    result = json.loads(run("rank", *arguments).stdout)
+    result = answer_of("rank", "--stack", "small", "--project", str(project), "--allow-extrapolation")
     assert (result["workload"], result["gpus"]) == ("4096/256", 8)
     assert result["targets"] == {"ttft_s": 2.0, "itl_s": 0.025, "e2e_s": None, "requests_per_s": None}
 
@@ -151,8 +143,8 @@ def test_a_forecast_that_cannot_be_stored_leaves_the_stack_file_unchanged(projec
 def test_tune_fit_writes_figures_that_tune_rank_accepts(tmp_path):
     figures = tmp_path / "fit.yaml"
     assert run("fit", "--model", "gpt-oss-120b", "--published", "-o", str(figures)).exit_code == 0
-    result = run("rank", *GPT, "--figures", str(figures), "--slo", "itl=25,qps=20", "--gpus", "8", "--json")
-    assert json.loads(result.stdout)["best"] is not None
+    result = answer_of("rank", *GPT, "--figures", str(figures), "--slo", "itl=25,qps=20", "--gpus", "8")
+    assert result["best"] is not None
 
 
 def test_tune_fit_uses_rows_of_one_chosen_server_setting(tmp_path):
@@ -168,10 +160,10 @@ def test_tune_fit_uses_rows_of_one_chosen_server_setting(tmp_path):
 
 
 def test_tune_match_reads_published_measurements_or_those_of_a_file_of_rows(tmp_path):
-    result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--json").stdout)
+    result = answer_of("match", "--model", "gpt-oss-120b", "--published")
     assert (result[1]["topology"], round(result[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
     write_rows(published().rows(), tmp_path / "rows.jsonl")
-    assert len(json.loads(run("match", str(tmp_path / "rows.jsonl"), "--json").stdout)) == 24
+    assert len(answer_of("match", str(tmp_path / "rows.jsonl"))) == 24
 
 
 def test_tune_plot_writes_one_self_contained_file(tmp_path):
@@ -204,18 +196,20 @@ def test_the_command_line_starts_without_importing_numpy():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+@pytest.mark.usefixtures("_without_sensitivity")
 def test_tune_rank_accepts_a_share_of_prompts_cached_in_host_memory():
     words = ["rank", *GPT, "--slo", "ttft=2000,itl=25,qps=10", "--gpus", "8"]
     assert "the node's memory" not in run(*words).output
     kept = run(*words, "--host-hits", "0.5")
     assert "50% from the nodes' memory" in kept.output
     assert "of prompt tokens from there it pays: without it the best is" in kept.output
-    told = json.loads(run(*words, "--host-hits", "0.5", "--json").stdout)
+    told = answer_of(*words, "--host-hits", "0.5")
     assert told["prompt_ms"]["from_host_memory"] < told["prompt_ms"]["computed"]
     assert told["prompt_ms"]["from_host_memory"] < told["prompt_ms"]["from_disks"]
-    assert told["best"]["capacity_per_s"] > json.loads(run(*words, "--json").stdout)["best"]["capacity_per_s"]
+    assert told["best"]["capacity_per_s"] > answer_of(*words)["best"]["capacity_per_s"]
 
 
+@pytest.mark.usefixtures("_without_sensitivity")
 def test_tune_rank_counts_loading_time_of_a_stacks_kv_cache_in_host_memory(project):
     with_memory = STACK.replace("release: llm-d-0.9.0", "release: llm-d-0.10.0")
     with_memory += "        engine: {kvCache: {hostMemoryGib: 64}}\n"
@@ -244,7 +238,7 @@ def test_tune_rank_marks_unmeasured_parallelism_and_tune_apply_refuses_it(projec
     shown = run("rank", *words, "--slo", "qps=20").output
     assert "nothing is measured of" in shown
     assert re.search(r"bound: [\d.]+ requests/s at most; `llmd-oke tune run\s+--size", shown)
-    result = json.loads(run("rank", *words, "--slo", "qps=20", "--json").stdout)
+    result = answer_of("rank", *words, "--slo", "qps=20")
     assert not result["best"]["bound"]
     assert any(item["deployment"]["bound"] for item in result["lost"])
     only_bounds = run("rank", *words, "--slo", "ttft=2000,itl=10,qps=19").output
@@ -274,7 +268,7 @@ def test_measured_servers_with_data_parallel_ranks_are_ranked_and_applied(projec
     whole = Parallelism(1, 8, expert_parallel=True)
     write_rows([*measured(Parallelism(1), slower=4.0), *measured(whole)], rows)
     words = ["--project", str(project), "--stack", "small", "--slo", "itl=30,ttft=3000", "--measurements", str(rows)]
-    best = json.loads(run("rank", *words, "--json").stdout)["best"]
+    best = answer_of("rank", *words)["best"]
     assert not best["bound"]
     assert "tp1dp8ep" in best["topology"]
     assert run("apply", *words).exit_code == 0

@@ -7,23 +7,17 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_bench.files import write_rows
-from llmd_tuner.cli.tune import app
-from tuning_for_tests import row
-from typer.testing import CliRunner
+from tuning_for_tests import answer_of, row, run
 
 GPT = ["--model", "gpt-oss-120b"]
 LLAMA = ["--model", "llama-3.3-70b-instruct-fp8-dynamic"]
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["fidelity", *arguments], catch_exceptions=True, env={"COLUMNS": "80"})
 
 
 @pytest.fixture(name="published", scope="module")
 def published_fixture(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fidelity")
     files = [option for name in ("markdown", "html", "lines") for option in (f"--{name}", str(folder / name))]
-    result = run(*GPT, *files, "--json", "--max-error", "10")
+    result = run("fidelity", *GPT, *files, "--json", "--max-error", "10")
     assert result.exit_code == 0, result.exception
     return json.loads(result.stdout), folder
 
@@ -58,7 +52,7 @@ def judged_fixture(tmp_path_factory):
     rehearsed = row(basis=Basis.CALIBRATED, output_tokens_per_s=4288 * 1.02)
     write_rows([rehearsed], folder / "rehearsed" / "rows.jsonl")
     files = [str(folder / "rows.jsonl"), "--rehearsed", str(folder / "rehearsed")]
-    return run(*GPT, *files, "--max-error", "1", "--json")
+    return run("fidelity", *GPT, *files, "--max-error", "1", "--json")
 
 
 def test_tune_fidelity_groups_rows_of_other_accelerators_and_vllm_images_apart(judged):
@@ -71,7 +65,7 @@ def test_tune_fidelity_groups_rows_of_other_accelerators_and_vllm_images_apart(j
 
 def test_deployments_on_h100_are_simulated_with_latency_figures_of_h100():
     """InferenceMAX on H100, 1k prompts and answers, which its figures have not seen."""
-    groups = json.loads(run(*GPT, "--gpu", "H100", "--json").stdout)["groups"]
+    groups = answer_of("fidelity", *GPT, "--gpu", "H100")["groups"]
     (group,) = [group for group in groups if group["standing"] == "held out"]
     means = {errors["metric"]: errors["mean_absolute_error"] for errors in group["metrics"]}
     assert means["tpot_ms.mean"] < 0.05
@@ -93,7 +87,7 @@ def test_fidelity_reports_in_html_refer_to_no_other_file(published):
 def test_tune_fidelity_fails_if_simulations_rest_on_bounds_or_assumptions(tmp_path):
     own = row(model=LLAMA[1], image="vllm:2", requests=64, output_tokens_per_s=4000.0)
     write_rows([own], tmp_path / "rows.jsonl")
-    result = run(*LLAMA, str(tmp_path / "rows.jsonl"), "--max-error", "1", "--points")
+    result = run("fidelity", *LLAMA, str(tmp_path / "rows.jsonl"), "--max-error", "1", "--points")
     assert result.exit_code == 1
     assert "nothing to hold" in result.stderr.replace("\n", " ")
     assert "simulation rests on bounds or assumptions" in result.stdout.replace("\n", " ")
@@ -111,7 +105,7 @@ def test_tune_fidelity_exits_with_1_if_a_mean_error_exceeds_its_limit(judged):
 
 
 def test_tune_fidelity_help_says_that_the_stack_option_gives_model_and_shape():
-    text = " ".join(run("--help").stdout.replace("│", " ").split())
+    text = " ".join(run("fidelity", "--help").stdout.replace("│", " ").split())
     assert "Take model and shape from this stack, and what the tuner kept of it." in text
 
 
@@ -122,4 +116,4 @@ def test_tune_fidelity_shows_a_rehearsed_error_beside_the_simulated_one(judged):
 
 
 def test_tune_fidelity_requires_a_model():
-    assert isinstance(run().exception, KitError)
+    assert isinstance(run("fidelity").exception, KitError)

@@ -1,27 +1,19 @@
 """The tuner without a stack, on GPUs that the kit knows by their data alone."""
 
-import json
-
 import pytest
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_bench.files import read_rows, write_rows
 from llmd_oke.catalogue.latency_figures import bound_figures, known_figures
 from llmd_tuner import search_inputs
-from llmd_tuner.cli.tune import app
 from llmd_tuner.latency import least_step_s
 from llmd_tuner.latency_models import latency_model_of
 from stack_files import existing_pool, model, stack, write
-from tuning_for_tests import MODEL, row, tpot
-from typer.testing import CliRunner
+from tuning_for_tests import MODEL, answer_of, row, run, tpot
 
 GPT = ["--model", "gpt-oss-120b", "--gpus", "16", "--slo", "ttft=2000,itl=25,qps=20"]
 MI325X = search_inputs.known_gpu("MI325X")
 PROMPTS = {"gpu": "MI325X", "concurrency": 1, "input_tokens": 4096, "output_tokens": 1}
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=True, env={"COLUMNS": "120"})
 
 
 def refusal(*arguments):
@@ -31,7 +23,7 @@ def refusal(*arguments):
 
 
 def test_tune_rank_on_a_gpu_with_fitted_latency_figures_gives_a_forecast():
-    result = json.loads(run("rank", *GPT, "--gpu", "h200", "--json").stdout)
+    result = answer_of("rank", *GPT, "--gpu", "h200")
     assert (result["gpu"], result["shape"]) == ("H200", None)
     assert result["confidence"]["basis"] == "calibrated"
     assert result["confidence"]["beyond"] == []
@@ -39,16 +31,17 @@ def test_tune_rank_on_a_gpu_with_fitted_latency_figures_gives_a_forecast():
 
 
 def test_tune_rank_limits_batches_to_those_measured_on_the_chosen_gpu():
-    result = json.loads(run("rank", *GPT, "--gpu", "H100", "--json").stdout)
+    result = answer_of("rank", *GPT, "--gpu", "H100")
     assert max(item["max_num_seqs"] for item in result["first"]) <= 64
 
 
+@pytest.mark.usefixtures("_without_sensitivity")
 def test_tune_rank_shows_no_price_for_a_gpu_without_a_list_price():
-    result = run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation")
-    assert "no forecasts: bound: decode not measured, prefill not measured" in result.stdout
-    assert "no $, as OCI lists no price of MI325X" in result.stdout.replace("\n", " ")
-    actual = json.loads(run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation", "--json").stdout)
-    assert actual["best"]["usd_per_million_output_tokens"] is None
+    asked = ("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation")
+    shown = run(*asked).stdout
+    assert "no forecasts: bound: decode not measured, prefill not measured" in shown
+    assert "no $, as OCI lists no price of MI325X" in shown.replace("\n", " ")
+    assert answer_of(*asked)["best"]["usd_per_million_output_tokens"] is None
 
 
 def test_tune_plot_marks_hardware_bounds_as_no_forecasts(tmp_path):
@@ -115,22 +108,19 @@ def test_latency_figures_fitted_to_rows_of_another_gpu_are_usable_by_tune_rank(t
     ]
     write_rows([*decode, *prefill], rows)
     assert run("fit", str(rows), "-o", str(figures)).exit_code == 0
-    arguments = ("--gpu", "MI325X", "--figures", str(figures), "--workload", "4000/256", "--json")
-    result = json.loads(run("rank", *GPT, *arguments).stdout)
+    result = answer_of("rank", *GPT, "--gpu", "MI325X", "--figures", str(figures), "--workload", "4000/256")
     assert result["confidence"]["basis"] == "calibrated"
     assert result["best"]["topology"]
 
 
 def test_the_topology_of_llm_ds_guide_for_h200_is_on_the_throughput_frontier():
     """llm-d guides, pd-disaggregation: 8p-tp1-2d-tp4 on 16 H200, 5000 tokens in and 250 out."""
-    asked = ("--model", "gpt-oss-120b", "--gpu", "H200", "--gpus", "16", "--workload", "5000/250")
-    result = json.loads(run("rank", *asked, "--json").stdout)
+    result = answer_of("rank", "--model", "gpt-oss-120b", "--gpu", "H200", "--gpus", "16", "--workload", "5000/250")
     assert "8p-tp1-2d-tp4" in {item["topology"] for item in result["frontier"]}
 
 
 def test_tune_match_accepts_published_measurements_of_a_chosen_gpu():
-    result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--gpu", "H200", "--json").stdout)
-    assert len(result) == 35
+    assert len(answer_of("match", "--model", "gpt-oss-120b", "--published", "--gpu", "H200")) == 35
 
 
 def test_the_lower_bound_of_decode_latency_assumes_full_memory_bandwidth():

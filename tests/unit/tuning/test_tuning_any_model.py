@@ -1,41 +1,47 @@
 """The tuner ranks every model of the catalogue: by bounds where nothing was measured, and said to be."""
 
-import json
-
 import pytest
 from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue
 from llmd_oke.catalogue.latency_figures import bound_figures, latency_figures
 from llmd_oke.catalogue.models import LinearAttention
 from llmd_oke.planning.server_choices import divided_spreads
-from llmd_tuner.cli.tune import app
+from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search import Targets
 from llmd_tuner.search_inputs import known_model, question_of
 from llmd_tuner.workload import of_lengths
-from tuning_for_tests import SHAPE
-from typer.testing import CliRunner
+from tuning_for_tests import SHAPE, answer_of, run
 
 UNMEASURED = [name for name in catalogue.model_names() if latency_figures(name, "MI300X") is None]
+
+
+DENSE = known_model("qwen3-32b")
+
+
+def with_states(state_bytes: int) -> catalogue.CatalogueModel:
+    """The dense model with linear attention in 48 of its layers."""
+    linear = LinearAttention(layers=48, state_bytes_per_sequence=state_bytes)
+    architecture = DENSE.architecture.model_copy(update={"linear_attention": linear})
+    return DENSE.model_copy(update={"architecture": architecture})
 
 
 def bound(model: catalogue.CatalogueModel):
     return latency_model_of(bound_figures(model, SHAPE.gpu), model, SHAPE)
 
 
+@pytest.mark.usefixtures("_without_sensitivity")
 @pytest.mark.parametrize("name", UNMEASURED)
 def test_tune_rank_ranks_an_unmeasured_model_by_hardware_bounds_if_allowed(name: str):
-    arguments = ["rank", "--model", name, "--workload", "4096/256", "--gpus", "8", "--allow-extrapolation"]
-    result = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    result = answer_of("rank", "--model", name, "--workload", "4096/256", "--gpus", "8", "--allow-extrapolation")
     assert result["confidence"]["basis"] == "bound"
     assert result["best"]["gpus"] <= 8
 
 
 def test_tune_rank_refuses_an_unmeasured_model_or_marks_its_bounds_as_no_forecasts():
-    error = CliRunner().invoke(app, ["rank", "--model", "deepseek-r1", "--workload", "4096/256"]).exception
-    assert "nothing was fitted" in str(error)
-    arguments = ["rank", "--model", "qwen3-32b", "--workload", "4096/256", "--gpus", "4", "--allow-extrapolation"]
-    assert "no forecasts: bound" in CliRunner().invoke(app, arguments, env={"COLUMNS": "120"}).stdout
+    asked = ("rank", "--model", "qwen3-32b", "--workload", "4096/256", "--gpus", "4")
+    assert "nothing was fitted" in str(run(*asked).exception)
+    assert "no forecasts: bound" in run(*asked, "--allow-extrapolation").stdout
 
 
 def test_tensor_parallel_sizes_that_would_split_quantized_blocks_are_not_ranked():
@@ -46,23 +52,14 @@ def test_tensor_parallel_sizes_that_would_split_quantized_blocks_are_not_ranked(
     assert sizes("deepseek-r1") == {1}  # its experts stay whole
 
 
-def test_with_latent_attention_each_gpu_reads_the_whole_kv_cache():
-    latency = bound(known_model("deepseek-r1"))
-
-    def context_s(size: int) -> float:
+def test_with_latent_attention_each_gpu_reads_and_receives_the_whole_kv_cache():
+    def context_s(latency: LatencyModel, size: int) -> float:
         return latency.decode_step_s(1, 8192, size) - latency.decode_step_s(1, 0, size)
 
-    assert context_s(8) == pytest.approx(context_s(1))
-    dense = bound(known_model("qwen3-32b"))
-    assert dense.decode_step_s(1, 8192, 8) - dense.decode_step_s(1, 0, 8) == pytest.approx(
-        (dense.decode_step_s(1, 8192, 1) - dense.decode_step_s(1, 0, 1)) / 8
-    )
-
-
-def test_with_latent_attention_the_kv_cache_is_transferred_to_each_gpu():
-    latency = bound(known_model("deepseek-r1"))
-    assert latency.key_value_transfer_s(4096, 8, 128) == pytest.approx(latency.key_value_transfer_s(4096, 1, 128))
-    heads = bound(known_model("qwen3-32b"))
+    latent, heads = (bound(known_model(name)) for name in ("deepseek-r1", "qwen3-32b"))
+    assert context_s(latent, 8) == pytest.approx(context_s(latent, 1))
+    assert context_s(heads, 8) == pytest.approx(context_s(heads, 1) / 8)
+    assert latent.key_value_transfer_s(4096, 8, 128) == pytest.approx(latent.key_value_transfer_s(4096, 1, 128))
     assert heads.key_value_transfer_s(4096, 8, 128) < heads.key_value_transfer_s(4096, 1, 128)
 
 
@@ -72,12 +69,8 @@ def test_more_gpus_than_kv_heads_hold_copies_of_the_kv_cache():
 
 
 def test_linear_attention_layers_read_a_state_instead_of_the_kv_cache():
-    dense = known_model("qwen3-32b")
-    linear = LinearAttention(layers=48, state_bytes_per_sequence=10**8)
-    cache = dense.kv_cache.model_copy(update={"bytes_per_token": dense.kv_cache.bytes_per_token // 4})
-    architecture = dense.architecture.model_copy(update={"linear_attention": linear})
-    hybrid = bound(dense.model_copy(update={"architecture": architecture, "kv_cache": cache}))
-    whole = bound(dense)
+    cache = DENSE.kv_cache.model_copy(update={"bytes_per_token": DENSE.kv_cache.bytes_per_token // 4})
+    hybrid, whole = bound(with_states(10**8).model_copy(update={"kv_cache": cache})), bound(DENSE)
     by_token = [latency.decode_step_s(1, 8192) - latency.decode_step_s(1, 0) for latency in (hybrid, whole)]
     assert by_token[0] == pytest.approx(by_token[1] / 4)
     assert hybrid.decode_step_s(1, 0) - whole.decode_step_s(1, 0) == pytest.approx(2e8 / 5.3e12)
@@ -85,12 +78,9 @@ def test_linear_attention_layers_read_a_state_instead_of_the_kv_cache():
 
 
 def test_linear_attention_states_leave_memory_for_fewer_sequences():
-    dense = known_model("qwen3-32b")
-    linear = LinearAttention(layers=48, state_bytes_per_sequence=4352 * dense.kv_cache.bytes_per_token)
-    architecture = dense.architecture.model_copy(update={"linear_attention": linear})
-    hybrid = dense.model_copy(update={"architecture": architecture})
+    hybrid = with_states(4352 * DENSE.kv_cache.bytes_per_token)
     load, targets = of_lengths(4096, 256), Targets()
-    asked = [question_of(model, SHAPE, bound_figures(model, SHAPE.gpu), load, targets, 8) for model in (dense, hybrid)]
+    asked = [question_of(model, SHAPE, bound_figures(model, SHAPE.gpu), load, targets, 8) for model in (DENSE, hybrid)]
     fitting = [
         each.room.sequences(each.choices.memory["aggregated"][Parallelism(1)], load, aggregated=True) for each in asked
     ]

@@ -1,5 +1,6 @@
-"""Questions, rows and tolerances for tests of the tuner."""
+"""Questions, rows, tolerances and commands for tests of the tuner."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_oke.values import read_yaml, values_folder
 from llmd_tuner import search_inputs
+from llmd_tuner.cli.tune import app
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import PublishedPoints, published_points
@@ -15,6 +17,7 @@ from llmd_tuner.search import Candidate, search
 from llmd_tuner.search_inputs import SearchInputs, parse_targets
 from llmd_tuner.simulation.deployment import Policy, SimulatedDeployment, deployment
 from llmd_tuner.workload import parse
+from typer.testing import CliRunner, Result
 
 MODEL = search_inputs.known_model("gpt-oss-120b")
 SHAPE = search_inputs.known_shape("BM.GPU.MI300X.8")
@@ -29,6 +32,16 @@ ALIKE = {"prefix-affinity": "token-load", "session-affinity": "token-load", "lor
 def unloaded_prefill_s(latency: LatencyModel, tokens: int, size: int = 1) -> float:
     """Return the time from the arrival of a prompt at an idle server to its first token, in seconds."""
     return latency.factors.prefill_overhead_s + latency.prefill_s(tokens, 0, size)
+
+
+def run(*arguments: str) -> Result:
+    """Return how a command of `llmd-oke tune` ended."""
+    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "120"})
+
+
+def answer_of(*arguments: str) -> Any:
+    """Return what a command of `llmd-oke tune` says as JSON."""
+    return json.loads(run(*arguments, "--json").stdout)
 
 
 def published(gpu: str = "MI300X") -> PublishedPoints:
