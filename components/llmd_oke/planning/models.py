@@ -116,13 +116,16 @@ def possible_sizes(context: PlannedModel, role: Role) -> list[int]:
     """Return the tensor parallel sizes that the model's heads and blocks, and the node's GPUs and virtual functions,
     permit with the server's number of ranks.
     """
-    sizes = range(1, context.shape.gpus + 1)
-    sizes = [size for size in sizes if heads_allow(context.facts, size) and _blocks_allow(context, role, size)]
-    spreads = {size: spread for size in sizes if (spread := spread_over_nodes(context, role, size))}
-    if lacks_virtual_functions(context.stack, context.shape):  # a problem of `rdma` or of the cluster
-        return list(spreads)
-    most = context.shape.rdma.virtual_functions
-    return [size for size, spread in spreads.items() if virtual_functions(context.stack, role, spread) <= most]
+    return [size for size in range(1, context.shape.gpus + 1) if _is_possible(context, role, size)]
+
+
+def _is_possible(context: PlannedModel, role: Role, size: int) -> bool:
+    if size > context.shape.gpus or not heads_allow(context.facts, size) or not _blocks_allow(context, role, size):
+        return False
+    spread = spread_over_nodes(context, role, size)
+    if spread is None or lacks_virtual_functions(context.stack, context.shape):  # a problem of `rdma` or of the cluster
+        return spread is not None
+    return virtual_functions(context.stack, role, spread) <= context.shape.rdma.virtual_functions
 
 
 def fitting_sizes(context: PlannedModel, role: Role) -> list[int]:
@@ -164,7 +167,7 @@ def _without_experts(context: PlannedModel, role: Role) -> Iterator[Problem]:
 
 def _parallelism(context: PlannedModel, role: Role) -> Iterator[Problem]:
     size, ranks = context.size(role), context.parallelism(role).data_parallel_size
-    if size in possible_sizes(context, role):
+    if _is_possible(context, role, size):
         return
     architecture = context.facts.architecture
     if (problem := over_nodes_problem(context, role)) is not None:
