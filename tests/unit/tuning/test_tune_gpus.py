@@ -4,12 +4,12 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_base.row import Basis
 from llmd_bench.files import read_rows, write_rows
-from llmd_oke.catalogue.latency_figures import bound_figures, known_figures
+from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_tuner import search_inputs
 from llmd_tuner.latency import least_step_s
 from llmd_tuner.latency_models import latency_model_of
 from stack_files import existing_pool, model, stack, write
-from tuning_for_tests import MODEL, answer_of, row, run, tpot
+from tuning_for_tests import MODEL, answer_of, bounds_of, row, run, tpot
 
 GPT = ["--model", "gpt-oss-120b", "--gpus", "16", "--slo", "ttft=2000,itl=25,qps=20"]
 MI325X = search_inputs.known_gpu("MI325X")
@@ -78,8 +78,7 @@ def test_tune_apply_refuses_a_gpu_on_which_the_model_was_never_measured(tmp_path
 
 def measured(step_share, size, batch):
     """A decode row of MI325X whose step takes so much of the least that its hardware allows."""
-    model = latency_model_of(bound_figures(MODEL, MI325X.gpu), MODEL, MI325X)
-    step_s = least_step_s(model, batch, 4224, size) * step_share
+    step_s = least_step_s(bounds_of(MODEL, MI325X), batch, 4224, size) * step_share
     own = {"gpu": "MI325X", "tensor_parallel_size": size, "gpus_counted": size, "concurrency": batch}
     return row(**own, input_tokens=4096, tpot_ms=tpot(step_s * 1000))
 
@@ -135,7 +134,7 @@ def test_the_lower_bound_of_decode_latency_assumes_full_memory_bandwidth():
 def test_all_reduce_over_nvlink_has_the_same_rate_for_two_gpus_and_for_eight():
     """All-reduce of a prompt over NVLink: a share of (tp - 1) / tp of the activations, at one rate."""
     h200 = search_inputs.known_gpu("H200")
-    model = latency_model_of(bound_figures(MODEL, h200.gpu), MODEL, h200)
+    model = bounds_of(MODEL, h200)
     alone_s = model.prefill_s(4096)
     reduced = {size: model.server(size).prefill_s(4096) - alone_s / size for size in (2, 8)}
     assert reduced[8] / reduced[2] == pytest.approx((7 / 8) / (1 / 2))

@@ -7,11 +7,10 @@ from llmd_oke.catalogue.latency_figures import bound_figures, latency_figures
 from llmd_oke.catalogue.models import LinearAttention
 from llmd_oke.planning.server_choices import divided_spreads
 from llmd_tuner.latency import LatencyModel
-from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.search import Targets
 from llmd_tuner.search_inputs import known_model, question_of
 from llmd_tuner.workload import of_lengths
-from tuning_for_tests import SHAPE, answer_of, run
+from tuning_for_tests import SHAPE, answer_of, bounds_of, run
 
 UNMEASURED = [name for name in catalogue.model_names() if latency_figures(name, "MI300X") is None]
 
@@ -24,10 +23,6 @@ def with_states(state_bytes: int) -> catalogue.CatalogueModel:
     linear = LinearAttention(layers=48, state_bytes_per_sequence=state_bytes)
     architecture = DENSE.architecture.model_copy(update={"linear_attention": linear})
     return DENSE.model_copy(update={"architecture": architecture})
-
-
-def bound(model: catalogue.CatalogueModel):
-    return latency_model_of(bound_figures(model, SHAPE.gpu), model, SHAPE)
 
 
 @pytest.mark.usefixtures("_without_sensitivity")
@@ -56,7 +51,7 @@ def test_with_latent_attention_each_gpu_reads_and_receives_the_whole_kv_cache():
     def context_s(latency: LatencyModel, size: int) -> float:
         return latency.decode_step_s(1, 8192, size) - latency.decode_step_s(1, 0, size)
 
-    latent, heads = (bound(known_model(name)) for name in ("deepseek-r1", "qwen3-32b"))
+    latent, heads = (bounds_of(known_model(name)) for name in ("deepseek-r1", "qwen3-32b"))
     assert context_s(latent, 8) == pytest.approx(context_s(latent, 1))
     assert context_s(heads, 8) == pytest.approx(context_s(heads, 1) / 8)
     assert latent.key_value_transfer_s(4096, 8, 128) == pytest.approx(latent.key_value_transfer_s(4096, 1, 128))
@@ -64,13 +59,13 @@ def test_with_latent_attention_each_gpu_reads_and_receives_the_whole_kv_cache():
 
 
 def test_more_gpus_than_kv_heads_hold_copies_of_the_kv_cache():
-    latency = bound(known_model("qwen3-235b-a22b-fp8"))
+    latency = bounds_of(known_model("qwen3-235b-a22b-fp8"))
     assert [latency.sizes.key_value_copies(size) for size in (1, 2, 4, 8)] == [1, 1, 1, 2]
 
 
 def test_linear_attention_layers_read_a_state_instead_of_the_kv_cache():
     cache = DENSE.kv_cache.model_copy(update={"bytes_per_token": DENSE.kv_cache.bytes_per_token // 4})
-    hybrid, whole = bound(with_states(10**8).model_copy(update={"kv_cache": cache})), bound(DENSE)
+    hybrid, whole = bounds_of(with_states(10**8).model_copy(update={"kv_cache": cache})), bounds_of(DENSE)
     by_token = [latency.decode_step_s(1, 8192) - latency.decode_step_s(1, 0) for latency in (hybrid, whole)]
     assert by_token[0] == pytest.approx(by_token[1] / 4)
     assert hybrid.decode_step_s(1, 0) - whole.decode_step_s(1, 0) == pytest.approx(2e8 / 5.3e12)

@@ -11,14 +11,13 @@ from llmd_bench.files import read_rows, write_rows
 from llmd_bench.loads import deployment as deployment_of
 from llmd_bench.readers.llm_d_report import topology_of
 from llmd_oke import catalogue, config, planning
-from llmd_oke.catalogue.latency_figures import bound_figures, figures_text, read_figures
+from llmd_oke.catalogue.latency_figures import figures_text, read_figures
 from llmd_oke.config import yaml_files
 from llmd_oke.planning.server_choices import accepted_servers
 from llmd_tuner import search_inputs
 from llmd_tuner.calibration import calibrate
 from llmd_tuner.confidence import confine
 from llmd_tuner.families import fleet_of_counts
-from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import decode_points, parallelism_of, prefill_points
 from llmd_tuner.ranking import rank, simulate_finalists, unmeasured_kinds
 from llmd_tuner.row_filters import Rule, inspect_by_model
@@ -29,7 +28,7 @@ from llmd_tuner.simulation.simulation import simulate
 from llmd_tuner.stack_file_edit import StackFileChange, apply_change
 from llmd_tuner.workload import of_lengths, parse
 from stack_files import model, stack
-from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, question, row, tuning_values, unit_of
+from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, bounds_of, question, row, tuning_values, unit_of
 
 TOLERANCES = tuning_values("tolerances")
 WHOLE = Parallelism(1, 8, expert_parallel=True)
@@ -291,7 +290,7 @@ MIXTURES = [name for name in catalogue.model_names() if search_inputs.known_mode
 @pytest.mark.parametrize("name", MIXTURES)
 def test_expert_weights_in_memory_equal_their_parameters_times_bytes_of_the_format(name: str):
     known = search_inputs.known_model(name)
-    experts, sizes = known.architecture.experts, latency_model_of(bound_figures(known, SHAPE.gpu), known, SHAPE).sizes
+    experts, sizes = known.architecture.experts, bounds_of(known).sizes
     assert experts is not None
     assert 0 < sizes.expert_parameters < sizes.prefill_parameters
     bytes_each = sizes.expert_bytes / (sizes.expert_parameters * experts.count / experts.active)

@@ -6,7 +6,9 @@ from typing import Any
 
 from llmd_base.row import Basis, Origin, Quantiles, Row
 from llmd_bench.deployment import Parallelism
-from llmd_oke.catalogue.latency_figures import known_figures
+from llmd_oke.catalogue.latency_figures import bound_figures, known_figures
+from llmd_oke.catalogue.models import CatalogueModel
+from llmd_oke.catalogue.shapes import NodeHardware
 from llmd_oke.values import read_yaml, values_folder
 from llmd_tuner import search_inputs
 from llmd_tuner.cli.tune import app
@@ -27,6 +29,11 @@ LATENCY = latency_model_of(FIGURES, MODEL, SHAPE)
 
 ALIKE = {"prefix-affinity": "token-load", "session-affinity": "token-load", "lora-affinity": "prefix"}
 """Router profiles that choose like another one where requests have no prefix, session or adapter in common."""
+
+
+def bounds_of(model: CatalogueModel, node: NodeHardware = SHAPE) -> LatencyModel:
+    """Return the latency model of a model by bounds of the hardware alone."""
+    return latency_model_of(bound_figures(model, node.gpu), model, node)
 
 
 def unloaded_prefill_s(latency: LatencyModel, tokens: int, size: int = 1) -> float:
