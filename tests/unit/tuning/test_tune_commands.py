@@ -9,7 +9,7 @@ from llmd_base.errors import InvalidStack, KitError
 from llmd_bench.deployment import Parallelism
 from llmd_bench.files import read_rows, write_rows
 from llmd_oke import planning
-from tuning_for_tests import LATENCY, answer_of, published, row, run, tpot
+from tuning_for_tests import LATENCY, answer_of, published, row, run, server_row, tpot
 
 GPT = ["--model", "gpt-oss-120b", "--allow-extrapolation"]
 STACK = """\
@@ -251,16 +251,14 @@ def test_tune_rank_marks_unmeasured_parallelism_and_tune_apply_refuses_it(projec
 def measured(spread, slower=1.0):
     """Return rows of a single server that prefills and decodes as the kit's figures have it, or slower."""
     server, ranks = LATENCY.server(spread), spread.data_parallel_size
-    told = {"tensor_parallel_size": spread.tensor_parallel_size, "gpus_counted": spread.gpus}
-    told |= {"data_parallel_size": ranks, "expert_parallel": spread.expert_parallel, "nodes": spread.nodes}
     for tokens in (1024, 2048, 4096):
         rate = ranks / (slower * server.prefill_s(tokens))
         lengths = {"input_tokens": tokens, "output_tokens": 1}
-        yield row("prefill", **told, **lengths, concurrency=8 * ranks, achieved_requests_per_s=rate)
+        yield server_row(spread, "prefill", **lengths, concurrency=8 * ranks, achieved_requests_per_s=rate)
     for batch in (4, 32, 256):
         lengths = {"input_tokens": 4096, "output_tokens": 256}
         sequences, step_s = batch * ranks, slower * server.decode_step_s(batch, 4224)
-        yield row(**told, **lengths, concurrency=sequences, output_tokens_per_s=sequences / step_s)
+        yield server_row(spread, **lengths, concurrency=sequences, output_tokens_per_s=sequences / step_s)
 
 
 def test_measured_servers_with_data_parallel_ranks_are_ranked_and_applied(project, tmp_path):

@@ -26,9 +26,20 @@ from llmd_tuner.search_inputs import parse_targets
 from llmd_tuner.simulation.deployment import PoissonArrivals, RequestClass, deployment
 from llmd_tuner.simulation.simulation import simulate
 from llmd_tuner.stack_file_edit import StackFileChange, apply_change
-from llmd_tuner.workload import of_lengths, parse
+from llmd_tuner.workload import parse
 from stack_files import model, stack
-from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, bounds_of, question, row, tuning_values, unit_of
+from tuning_for_tests import (
+    FIGURES,
+    LATENCY,
+    MODEL,
+    SHAPE,
+    bounds_of,
+    question,
+    row,
+    server_row,
+    tuning_values,
+    unit_of,
+)
 
 TOLERANCES = tuning_values("tolerances")
 WHOLE = Parallelism(1, 8, expert_parallel=True)
@@ -64,10 +75,7 @@ def test_expert_parallelism_on_a_single_gpu_has_no_imbalance():
 def test_expert_parameters_of_a_step_exclude_shared_experts():
     known = search_inputs.known_model("deepseek-v3")
     routed = 58 * 256 * 3 * 7168 * 2048  # config.json: layers, experts and matrices of each
-    active = search_inputs.question_of(
-        known, SHAPE, FIGURES, of_lengths(1, 1), parse_targets(""), 8
-    ).model.sizes.expert_parameters
-    assert active == pytest.approx(routed * 8 / 256, rel=0.01)
+    assert bounds_of(known).sizes.expert_parameters == pytest.approx(routed * 8 / 256, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["agg-tp1dp8ep", "agg-tp2dp4", "p-tp1-d-tp1dp4ep", "p-tp2dp2ep-d-tp2dp4"])
@@ -99,16 +107,12 @@ def of_deepseek(gpus=32, targets="itl=50,ttft=2000"):
 
 
 def test_a_ranked_deployment_written_to_a_stack_file_is_planned_unchanged():
-    text = yaml_files_text(STACK)
+    text = yaml_files.dump(yaml_files.load(json.dumps({"config": {"llmd-oke:stack": STACK}})), "")
     for found in [*search(of_deepseek()).best_of_families()][::5]:
         after = apply_change(text, 0, StackFileChange(found.topology, found.copies, found.max_num_seqs))
         (planned,) = planning.plan(config.parse(yaml_files.plain(after))).models
         assert (str(planned.topology), len(planned.units)) == (found.topology, found.copies)
         assert planned.gpus == found.gpus
-
-
-def yaml_files_text(value):
-    return yaml_files.dump(yaml_files.load(json.dumps({"config": {"llmd-oke:stack": value}})), "")
 
 
 def test_every_searched_deployment_is_planned_with_its_stated_gpus():
@@ -135,8 +139,7 @@ def test_servers_of_unmeasured_parallelism_are_ranked_behind_measured_ones():
 
 
 def test_without_extrapolation_only_servers_of_measured_parallelism_are_searched():
-    asked = question(workload="100/50")
-    confined, _ = confine(replace(asked, workload=of_lengths(100, 50)), FIGURES, allow_extrapolation=False)
+    confined, _ = confine(question(workload="100/50"), FIGURES, allow_extrapolation=False)
     assert set(confined.choices.spreads) == MEASURED
 
 
@@ -146,8 +149,7 @@ def test_published_sizes_of_deepseek_count_as_measured_with_expert_parallelism()
 
 
 def ranks_row(subject="decode", **changes: object) -> Row:
-    told = {"tensor_parallel_size": 1, "data_parallel_size": 8, "expert_parallel": True, "gpus_counted": 8}
-    return row(subject, **{**told, **changes})
+    return server_row(WHOLE, subject, **{"nodes": None, **changes})
 
 
 def test_latency_points_of_a_data_parallel_server_are_those_of_one_rank():
@@ -164,12 +166,8 @@ def test_rows_of_data_parallel_servers_and_older_rows_are_read_back_equal(tmp_pa
     write_rows(rows, file)
     assert read_rows(file) == rows
     if suffix == "jsonl":
-        old = {key: value for key, value in json.loads(row().model_dump_json()).items() if key not in _NEW}
-        file.write_text(json.dumps(old) + "\n")
+        file.write_text(row().model_dump_json(exclude={"data_parallel_size", "expert_parallel", "nodes"}) + "\n")
         assert read_rows(file) == [row()]
-
-
-_NEW = {"data_parallel_size", "expert_parallel", "nodes"}
 
 
 def test_row_checks_multiply_the_limits_of_one_server_by_its_data_parallel_ranks():
@@ -183,17 +181,10 @@ def test_row_checks_multiply_the_limits_of_one_server_by_its_data_parallel_ranks
 def rows_of(spread: Parallelism, fixed_s: float):
     factors = replace(LATENCY.factors, decode_fixed_s=((spread, fixed_s),))
     server = replace(LATENCY, factors=factors).server(spread)
-    told = {
-        "tensor_parallel_size": spread.tensor_parallel_size,
-        "data_parallel_size": spread.data_parallel_size,
-        "expert_parallel": spread.expert_parallel,
-        "nodes": spread.nodes,
-        "gpus_counted": spread.gpus,
-    }
     for batch in (4, 32, 256):
         step_s = server.decode_step_s(batch, 130)
         sequences = batch * spread.data_parallel_size
-        yield row(**told, concurrency=sequences, output_tokens_per_s=sequences / step_s)
+        yield server_row(spread, concurrency=sequences, output_tokens_per_s=sequences / step_s)
 
 
 def test_fitted_latency_figures_are_stored_by_the_parallelism_of_the_server(tmp_path: Path):
@@ -212,14 +203,11 @@ def test_fitted_latency_figures_are_stored_by_the_parallelism_of_the_server(tmp_
     read = read_figures(file)
     assert read.decode.fit is not None
     assert read.decode.fit.parallelisms == (Parallelism(1), WHOLE, over)
-    asked, _ = confine(question(), read.model_copy(update={"prefill": _as_decode(read)}), allow_extrapolation=True)
+    fit = read.prefill.fit.model_copy(update={"servers": read.decode.fit.servers})
+    alike = read.model_copy(update={"prefill": read.prefill.model_copy(update={"fit": fit})})
+    asked, _ = confine(question(), alike, allow_extrapolation=True)
     assert asked.measured is not None
     assert {WHOLE, over} < asked.measured
-
-
-def _as_decode(figures):
-    fit = figures.prefill.fit.model_copy(update={"servers": figures.decode.fit.servers})
-    return figures.prefill.model_copy(update={"fit": fit})
 
 
 def test_latency_figures_without_data_parallelism_keep_their_older_file_format():

@@ -74,6 +74,7 @@ def test_without_extrapolation_batches_stay_in_the_measured_range():
 def test_a_ranking_by_assumed_latency_figures_is_marked_as_bounds():
     figures = latency_figures("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")
     assert figures is not None
+    assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.CALIBRATED)
     _, trust = confine(question(), figures, allow_extrapolation=True)
     assert trust.basis is Basis.BOUND
     assert trust.tag == "bound"

@@ -40,10 +40,16 @@ def test_a_server_prefills_no_faster_than_it_loads_blocks_from_host_memory():
     assert prefill_server(slow, all_kept, Parallelism(1)).service_s == pytest.approx(slow.server(1).host_load_s(4096))
 
 
-def disaggregated(prefill_size=1, decode_size=2):
-    prefill = prefill_server(LATENCY, WORKLOAD, Parallelism(prefill_size))
-    decode = decode_server(LATENCY, WORKLOAD, Parallelism(decode_size), 256)
+def disaggregated():
+    prefill = prefill_server(LATENCY, WORKLOAD, Parallelism(1))
+    decode = decode_server(LATENCY, WORKLOAD, Parallelism(2), 256)
     return Disaggregated([(prefill, decode)], WORKLOAD, LOOSENESS["token-load"])
+
+
+def loaded(prefill, decode, share):
+    """Return servers as a fleet, with a share of the most that they carry."""
+    family, fleet = disaggregated(), fleet_of_counts([(prefill, decode, 1)])
+    return family, fleet, share * float(family.most_requests_per_s(fleet)[0])
 
 
 def scored(family, prefill, decode, copies, load):
@@ -53,9 +59,8 @@ def scored(family, prefill, decode, copies, load):
 @given(COUNTS, COUNTS, SHARES, st.floats(1.01, 1.5))
 @settings(max_examples=60)
 def test_forecast_ttft_and_itl_never_fall_with_more_load(prefill, decode, share, more):
-    family = disaggregated()
-    load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0]) / more
-    low, high = (scored(family, prefill, decode, 1, item) for item in (load, load * more))
+    family, _, load = loaded(prefill, decode, share)
+    low, high = (scored(family, prefill, decode, 1, item) for item in (load / more, load))
     assert high.ttft_s[0] >= low.ttft_s[0]
     assert high.itl_s[0] >= low.itl_s[0]
     assert high.batch[0] >= low.batch[0]
@@ -65,8 +70,7 @@ def test_forecast_ttft_and_itl_never_fall_with_more_load(prefill, decode, share,
 @settings(max_examples=60)
 def test_twice_the_copies_or_servers_carry_twice_the_load_with_equal_latencies(prefill, decode, share):
     """Servers behind one router wait less, so that their ITL and utilization alone are equal."""
-    family = disaggregated()
-    load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0])
+    family, _, load = loaded(prefill, decode, share)
     one, copies = scored(family, prefill, decode, 1, load), scored(family, prefill, decode, 2, 2 * load)
     assert copies.e2e_s[0] == pytest.approx(one.e2e_s[0], rel=1e-9)
     servers = scored(family, 2 * prefill, 2 * decode, 1, 2 * load)
@@ -77,9 +81,7 @@ def test_twice_the_copies_or_servers_carry_twice_the_load_with_equal_latencies(p
 @given(COUNTS, COUNTS, SHARES)
 @settings(max_examples=60)
 def test_throughput_per_gpu_of_a_deployment_stays_below_that_of_decode_alone(prefill, decode, share):
-    family = disaggregated()
-    fleet = fleet_of_counts([(prefill, decode, 1)])
-    load = share * float(family.most_requests_per_s(fleet)[0])
+    family, fleet, load = loaded(prefill, decode, share)
     alone = 256 / LATENCY.decode_step_s(256, 4224, 2) / 2  # tokens/s for each decode GPU at the largest batch
     assert load * 256 / float(family.gpus(fleet)[0]) < alone
 

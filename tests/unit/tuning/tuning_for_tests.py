@@ -103,5 +103,12 @@ def row(subject: str = "decode", **changes: object) -> Row:
     return Row.model_validate({**fields, **changes})
 
 
+def server_row(spread: Parallelism, subject: str = "decode", **changes: object) -> Row:
+    """Return a row of a single server with this parallelism."""
+    told = {"tensor_parallel_size": spread.tensor_parallel_size, "data_parallel_size": spread.data_parallel_size}
+    told |= {"expert_parallel": spread.expert_parallel, "nodes": spread.nodes, "gpus_counted": spread.gpus}
+    return row(subject, **{**told, **changes})
+
+
 def tpot(mean_ms: float) -> Quantiles:
     return Quantiles(mean=mean_ms)
