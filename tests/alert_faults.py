@@ -233,16 +233,12 @@ class Stack:
         yield [
             Plant(
                 ("PrefillFallbackToDecodeOnly",), lambda: self.scale("-prefill", 0), lambda: self.scale("-prefill", 2)
-            ),
+            )
         ]
         damaged, sound = (f"{SIMULATOR_URL}/transfers/corruption/{percent}" for percent in (100, 0))
         yield [Plant(("CanaryAnswersDiffer",), lambda: post(damaged), lambda: post(sound))]
-        yield [
-            Plant(("CanaryHandsNothingOver",), lambda: self.change_prefill(without_connector), self.restore_prefill),
-        ]
-        yield [
-            Plant(("CanaryFails",), lambda: self.change_prefill(with_another_name), self.restore_prefill),
-        ]
+        yield [Plant(("CanaryHandsNothingOver",), lambda: self.change_prefill(without_connector), self.restore_prefill)]
+        yield [Plant(("CanaryFails",), lambda: self.change_prefill(with_another_name), self.restore_prefill)]
         canaries = "canary-gpt-oss-120b"
         yield [Plant(("CanaryStopped",), lambda: self.scale(canaries, 0), lambda: self.scale(canaries, 1))]
         yield [Plant(("StackNotScraped",), lambda: self.scale("-epp", 0), lambda: self.scale("-epp", 1))]

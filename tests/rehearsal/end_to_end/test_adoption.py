@@ -171,10 +171,7 @@ class Adoption:
         files = (str(self.folder / "addresses.json"), str(end))
         own = ("rehearse", "run", "--stack", self.stack, "--", sys.executable, *words, *files)
         argv = [sys.executable, "-m", "llmd_oke", *own]
-        with (
-            rows.open("w") as output,
-            subprocess.Popen(argv, env=self.project.environment(), stdout=output) as process,
-        ):
+        with rows.open("w") as output, subprocess.Popen(argv, env=self.project.environment(), stdout=output) as process:
             try:
                 self.await_answers(address)
                 began_s = time.monotonic()

@@ -15,12 +15,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 STACK = "alerting"
 CRASHES = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
-ENGINE = {
-    "maxModelLen": 8192,
-    "maxNumSeqs": 16,
-    "extraArgs": ["--num-gpu-blocks-override=100"],
-    "env": CRASHES,
-}
+ENGINE = {"maxModelLen": 8192, "maxNumSeqs": 16, "extraArgs": ["--num-gpu-blocks-override=100"], "env": CRASHES}
 
 
 @pytest.fixture(scope="module")

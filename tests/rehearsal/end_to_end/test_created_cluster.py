@@ -37,9 +37,7 @@ LAYER = {**BASE, "gpuPools": [POOL, {**POOL, "name": "more"}], "layer": "cluster
 OPERATED = {**LAYER, "gpuStack": "helm-operator"}
 """The same with AMD's GPU operator, which needs to be told of nodes with GPUs."""
 
-FAULTS = {
-    "Node/mi300x*:dead-gpu": "amd-smi sees 7 of 8 GPUs",
-}
+FAULTS = {"Node/mi300x*:dead-gpu": "amd-smi sees 7 of 8 GPUs"}
 """A fault that an update meets, with the words of its cause."""
 
 NIGHTLY_FAULTS = {

@@ -89,11 +89,7 @@ def text(served: Served, prompt: list[int], **more: object) -> str:
     return answer.json()["choices"][0]["text"]
 
 
-@pytest.fixture(
-    scope="module",
-    params=["eagle3", "mtp"],
-    ids=lambda method: f"real-{DRAFTING}-{method}",
-)
+@pytest.fixture(scope="module", params=["eagle3", "mtp"], ids=lambda method: f"real-{DRAFTING}-{method}")
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     folder = tmp_path_factory.mktemp(request.param)
     drafting = drafted(request.param, DRAFTING, folder)

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmd_bench.deployment import Parallelism
 from llmd_oke.catalogue import model_names
-from llmd_oke.catalogue.conditions import (
-    UNKNOWN_CONDITIONS,
-    Conditions,
-    all_reduce_shares,
-    quick_reduce_times,
-)
+from llmd_oke.catalogue.conditions import UNKNOWN_CONDITIONS, Conditions, all_reduce_shares, quick_reduce_times
 from llmd_oke.catalogue.server_settings import QUANTIZATIONS
 from llmd_tuner.latency import ideal
 from llmd_tuner.latency_models import latency_model

@@ -5,14 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_tuner.waits import (
-    erlang_b,
-    erlang_c,
-    mdc_wait_s,
-    mgc_wait_s,
-    mmc_wait_s,
-    scv,
-)
+from llmd_tuner.waits import erlang_b, erlang_c, mdc_wait_s, mgc_wait_s, mmc_wait_s, scv
 
 servers = st.integers(1, 64)
 utilizations = st.floats(0.01, 0.98)
