@@ -9,11 +9,10 @@ from llmd_tuner import search_inputs
 from llmd_tuner.latency import least_step_s
 from llmd_tuner.latency_models import latency_model_of
 from stack_files import existing_pool, model, stack, write
-from tuning_for_tests import MODEL, answer_of, bounds_of, row, run, tpot
+from tuning_for_tests import MODEL, answer_of, bounds_of, prompts_row, row, run, tpot
 
 GPT = ["--model", "gpt-oss-120b", "--gpus", "16", "--slo", "ttft=2000,itl=25,qps=20"]
 MI325X = search_inputs.known_gpu("MI325X")
-PROMPTS = {"gpu": "MI325X", "concurrency": 1, "input_tokens": 4096, "output_tokens": 1}
 
 
 def refusal(*arguments):
@@ -102,8 +101,7 @@ def test_latency_figures_fitted_to_rows_of_another_gpu_are_usable_by_tune_rank(t
     rows, figures = tmp_path / "rows.jsonl", tmp_path / "fit.yaml"
     decode = [measured(2.0, size, batch) for size in (1, 2) for batch in (4, 32, 128)]
     prefill = [
-        row("prefill", **PROMPTS, tensor_parallel_size=size, gpus_counted=size, achieved_requests_per_s=rate)
-        for size, rate in ((1, 4.0), (2, 6.0), (4, 8.0))
+        prompts_row(size, gpu="MI325X", achieved_requests_per_s=rate) for size, rate in ((1, 4.0), (2, 6.0), (4, 8.0))
     ]
     write_rows([*decode, *prefill], rows)
     assert run("fit", str(rows), "-o", str(figures)).exit_code == 0

@@ -41,6 +41,10 @@ config:
 """
 
 
+def stack_of(text):
+    return document_of(text)["config"]["llmd-oke:stack"]
+
+
 def changed_lines(before, after):
     lines = difference(before, after, "f").splitlines()
     return [line for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
@@ -68,19 +72,14 @@ def test_one_copy_of_a_topology_is_not_written_if_the_key_copies_is_absent():
 
 def test_applying_aggregated_servers_ends_a_models_disaggregatedset():
     text = FILE.replace("slo: {ttftMs: 2000}", "disaggregatedSet: true")
-    entry = document_of(apply_change(text, 0, StackFileChange("agg-tp2-4r", 1, 64)))["config"]["llmd-oke:stack"][
-        "models"
-    ][0]
-    assert entry["disaggregatedSet"] is False
+    after = apply_change(text, 0, StackFileChange("agg-tp2-4r", 1, 64))
+    assert stack_of(after)["models"][0]["disaggregatedSet"] is False
     assert "+        disaggregatedSet: false" not in changed_lines(text, apply_change(text, 0, CHOICE))
 
 
 def test_a_topology_written_as_a_mapping_is_replaced_by_its_short_name():
     text = FILE.replace('"agg-tp1-1r"', "{aggregated: {replicas: 1, tensorParallelSize: 1}}")
-    assert (
-        document_of(apply_change(text, 1, CHOICE))["config"]["llmd-oke:stack"]["models"][1]["topology"]
-        == CHOICE.topology
-    )
+    assert stack_of(apply_change(text, 1, CHOICE))["models"][1]["topology"] == CHOICE.topology
 
 
 @pytest.mark.parametrize("stack", [path.stem.removeprefix("Pulumi.") for path in sorted(STACKS.glob("Pulumi.*.yaml"))])
@@ -116,7 +115,7 @@ WITH_SCALING = FILE.replace(
 
 
 def scaling_of(text):
-    return document_of(text)["config"]["llmd-oke:stack"]["models"][0].get("scaling")
+    return stack_of(text)["models"][0].get("scaling")
 
 
 def test_scaling_is_added_on_request_with_thresholds_and_limits_around_the_topology():
@@ -213,20 +212,19 @@ def test_each_scaling_threshold_states_its_basis_targets_and_share(asked, best):
 def with_base(folder, own="", base=WITH_SCALING):
     """The text of a stack file that builds on another, which has the models."""
     (folder / "stacks").mkdir()
-    shared = document_of(base)["config"]["llmd-oke:stack"]
-    (folder / "stacks" / "shared.yaml").write_text(yaml_files.text_of(shared))
+    (folder / "stacks" / "shared.yaml").write_text(yaml_files.text_of(stack_of(base)))
     return f"config:\n  llmd-oke:stack:\n    base: shared.yaml   # of all\n{own}"
 
 
 def planned_model(text, folder):
-    return config.effective_object(document_of(text)["config"]["llmd-oke:stack"], folder).value["models"][0]
+    return config.effective_object(stack_of(text), folder).value["models"][0]
 
 
 def test_tune_apply_changes_a_model_of_a_base_stack_file_in_the_stacks_own_file(tmp_path):
     before = with_base(tmp_path)
     shared = (tmp_path / "stacks" / "shared.yaml").read_text()
     after = apply_change(before, 0, CHOICE, tmp_path)
-    assert document_of(after)["config"]["llmd-oke:stack"] == {
+    assert stack_of(after) == {
         "base": "shared.yaml",
         "models": {"gpt-oss-120b": {"topology": "10p-tp1-3d-tp2", "copies": 2, "engine": {"maxNumSeqs": 141}}},
     }

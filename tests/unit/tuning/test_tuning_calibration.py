@@ -25,7 +25,18 @@ from llmd_tuner.calibration import (
 from llmd_tuner.latency_models import latency_model_of
 from llmd_tuner.measurements import decode_points, prefill_points
 from llmd_tuner.row_filters import RowLimits, inspect
-from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, published, row, tpot, tuning_values, unloaded_prefill_s
+from tuning_for_tests import (
+    FIGURES,
+    LATENCY,
+    MODEL,
+    SHAPE,
+    prompts_row,
+    published,
+    row,
+    tpot,
+    tuning_values,
+    unloaded_prefill_s,
+)
 
 TOLERANCES = tuning_values("tolerances")
 
@@ -137,8 +148,7 @@ def test_a_prefill_fit_lets_one_prompts_overhead_overlap_others_computation(toke
         gpu_s, overhead_s = LATENCY.prefill_s(tokens, 0, size), LATENCY.factors.prefill_overhead_s
         alone_s = (gpu_s * min(concurrency, together) + overhead_s) / concurrency
         rate = 1 / max(gpu_s, alone_s)
-        sent = {"input_tokens": tokens, "output_tokens": 1, "achieved_requests_per_s": rate}
-        return row("prefill", tensor_parallel_size=size, concurrency=concurrency, **sent)
+        return prompts_row(size, concurrency=concurrency, input_tokens=tokens, achieved_requests_per_s=rate)
 
     made = [served(size, concurrency) for size in (1, 2) for concurrency in (1, 8)]
     figures = calibrate(made, MODEL, SHAPE, FIGURES).figures.prefill
@@ -181,13 +191,9 @@ def test_fitting_rows_with_several_server_settings_is_refused_with_their_differe
 
 
 def test_fitted_latency_figures_record_server_settings_for_each_role(tmp_path):
-    prefill = [
-        row("prefill", **{**TOLD, "block_size": 128}, tensor_parallel_size=size, concurrency=1, input_tokens=4096)
-        for size in (1, 2, 4)
-    ]
+    large = {**TOLD, "block_size": 128}
     made = [
-        item.model_copy(update={"achieved_requests_per_s": 1 / LATENCY.prefill_s(4096, 0, item.tensor_parallel_size)})
-        for item in prefill
+        prompts_row(size, **large, achieved_requests_per_s=1 / LATENCY.prefill_s(4096, 0, size)) for size in (1, 2, 4)
     ]
     fitted = calibrate([*made, *decode_rows(4, **TOLD)], MODEL, SHAPE, FIGURES)
     assert fitted.fitted == ("prefill", "decode")
@@ -271,19 +277,9 @@ def test_each_of_more_than_three_measured_rows_is_held_out_of_exactly_one_fit():
 
 
 def test_prefill_points_of_a_single_load_are_held_out_by_parallelism():
-    def prefill(size):
-        return row(
-            "prefill",
-            tensor_parallel_size=size,
-            concurrency=1,
-            input_tokens=4096,
-            output_tokens=1,
-            achieved_requests_per_s=1 / unloaded_prefill_s(LATENCY, 4096, size),
-        )
-
+    made = [
+        prompts_row(size, achieved_requests_per_s=1 / unloaded_prefill_s(LATENCY, 4096, size)) for size in (1, 2, 4, 8)
+    ]
     base = replace(LATENCY, factors=replace(LATENCY.factors, prefill_overhead_s=1.0))
-    result = {
-        item.tensor_parallel_size: model
-        for item, model in left_out_models([prefill(size) for size in (1, 2, 4, 8)], base)
-    }
+    result = {item.tensor_parallel_size: model for item, model in left_out_models(made, base)}
     assert unloaded_prefill_s(result[8], 4096, 8) == pytest.approx(unloaded_prefill_s(LATENCY, 4096, 8), rel=0.01)

@@ -16,7 +16,7 @@ from llmd_tuner.fidelity import (
     unsuitable,
 )
 from llmd_tuner.row_filters import Inspection, RowFinding, Rule
-from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, unloaded_prefill_s
+from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, prompts_row, row, unloaded_prefill_s
 
 IMAGE = "vllm:1"
 
@@ -106,10 +106,6 @@ def test_measurements_left_out_of_a_fidelity_report_have_a_reason(changes, why):
 SIMULATOR = Simulator(MODEL, SHAPE, LATENCY)
 
 
-def prefill(**changes):
-    return row("prefill", input_tokens=4096, output_tokens=1, concurrency=1, **{"requests": 10, **changes})
-
-
 def open_loop(**changes):
     told = {"topology": "1p-tp1-1d-tp2", "tensor_parallel_size": None, "gpus_counted": 3, "concurrency": None}
     load = {"arrival": "constant", "offered_requests_per_s": 2.0, "input_tokens": 4096, "output_tokens": 16}
@@ -117,10 +113,13 @@ def open_loop(**changes):
 
 
 def test_a_prompts_simulated_ttft_is_the_latency_models_less_that_of_cache_hits():
-    assert simulated(prefill(), SIMULATOR).ttft_ms.mean == pytest.approx(1000 * unloaded_prefill_s(LATENCY, 4096, 2))
-    whole, half = (simulated(prefill(prefix_cache_hit_share=share, requests=200), SIMULATOR) for share in (None, 0.5))
-    least = LATENCY.factors.prefill_overhead_s * 1000
-    assert half.ttft_ms.mean < least + 0.7 * (whole.ttft_ms.mean - least)
+    whole_ms, half_ms = (
+        simulated(prompts_row(requests=200, prefix_cache_hit_share=share), SIMULATOR).ttft_ms.mean
+        for share in (None, 0.5)
+    )
+    least_ms = LATENCY.factors.prefill_overhead_s * 1000
+    assert whole_ms == pytest.approx(1000 * unloaded_prefill_s(LATENCY, 4096, 2))
+    assert half_ms < least_ms + 0.7 * (whole_ms - least_ms)
 
 
 def test_simulations_of_decode_measurements_do_not_prefill_prompts():
@@ -145,7 +144,7 @@ def test_a_simulated_closed_loop_without_a_number_of_requests_runs_for_a_minute(
 
 def test_a_simulation_with_bounds_for_latencies_has_the_basis_bound():
     bound = Simulator(MODEL, SHAPE, LATENCY, Basis.BOUND)
-    assert {simulated(item, bound).basis for item in (prefill(), row(requests=None))} == {Basis.BOUND}
+    assert {simulated(item, bound).basis for item in (prompts_row(requests=10), row(requests=None))} == {Basis.BOUND}
 
 
 @pytest.mark.parametrize(
@@ -170,9 +169,8 @@ def test_simulating_a_measurement_whose_prompt_fits_no_server_is_refused():
         simulated(row(input_tokens=100_000_000, requests=1), SIMULATOR)
 
 
-IMAGE_STANDINGS = "vllm:1"
-FITTED = row(image=IMAGE_STANDINGS)
-KNOWN = KnownFigures(FIGURES, (FITTED,), (row(image=IMAGE_STANDINGS, concurrency=4),))
+FITTED = row(image=IMAGE)
+KNOWN = KnownFigures(FIGURES, (FITTED,), (row(image=IMAGE, concurrency=4),))
 
 
 def end_to_end(**changes):
@@ -183,13 +181,13 @@ def end_to_end(**changes):
     ("measured", "standing"),
     [
         (FITTED, Standing.IN_SAMPLE),
-        (row(image=IMAGE_STANDINGS, concurrency=32), Standing.HELD_OUT),
-        (end_to_end(image=IMAGE_STANDINGS), Standing.HELD_OUT),
-        (row(image=IMAGE_STANDINGS, concurrency=4), Standing.SET_ASIDE),
+        (row(image=IMAGE, concurrency=32), Standing.HELD_OUT),
+        (end_to_end(image=IMAGE), Standing.HELD_OUT),
+        (row(image=IMAGE, concurrency=4), Standing.SET_ASIDE),
         (row(image="vllm:2"), Standing.OTHER_IMAGE),
         (row(image=None), Standing.UNKNOWN_IMAGE),
-        (end_to_end(gpu="H200", image=IMAGE_STANDINGS), Standing.OTHER_ACCELERATOR),
-        (end_to_end(basis=Basis.CALIBRATED, image=IMAGE_STANDINGS), Standing.REHEARSED),
+        (end_to_end(gpu="H200", image=IMAGE), Standing.OTHER_ACCELERATOR),
+        (end_to_end(basis=Basis.CALIBRATED, image=IMAGE), Standing.REHEARSED),
     ],
 )
 def test_a_row_is_grouped_by_gpu_vllm_image_and_whether_it_was_fitted(measured, standing):
@@ -199,19 +197,19 @@ def test_a_row_is_grouped_by_gpu_vllm_image_and_whether_it_was_fitted(measured, 
 def test_a_fidelity_case_with_a_bound_for_prefill_latency_counts_as_assumed():
     assumed = FIGURES.model_copy(update={"prefill": FIGURES.prefill.model_copy(update={"basis": Basis.BOUND})})
     known = KnownFigures(assumed, (FITTED,))
-    assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.ASSUMED
+    assert known.standing(end_to_end(image=IMAGE)) is Standing.ASSUMED
     assert known.standing(FITTED) is Standing.IN_SAMPLE
 
 
 def test_single_server_rows_count_as_fitted_if_a_fits_rows_are_unknown():
-    known = KnownFigures(FIGURES.model_copy(update={"image": IMAGE_STANDINGS}), None)
-    assert known.standing(row(image=IMAGE_STANDINGS, concurrency=99)) is Standing.IN_SAMPLE
-    assert known.standing(end_to_end(image=IMAGE_STANDINGS)) is Standing.HELD_OUT
+    known = KnownFigures(FIGURES.model_copy(update={"image": IMAGE}), None)
+    assert known.standing(row(image=IMAGE, concurrency=99)) is Standing.IN_SAMPLE
+    assert known.standing(end_to_end(image=IMAGE)) is Standing.HELD_OUT
 
 
 def test_latency_figures_are_of_their_own_vllm_image_or_else_of_that_of_their_rows():
     assert KnownFigures(FIGURES.model_copy(update={"image": "vllm:3"}), (FITTED,)).images == {"vllm:3"}
-    assert KNOWN.images == {IMAGE_STANDINGS}
+    assert KNOWN.images == {IMAGE}
 
 
 REPORT = Path(__file__).parents[1] / "bench" / "data" / "published-guide-report-v0.1.yaml"

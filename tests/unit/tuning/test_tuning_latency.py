@@ -58,12 +58,10 @@ def test_gpt_oss_decode_latencies_are_within_5_percent_of_measured_on_average():
 
 @pytest.mark.parametrize("size", PREFILL_MS)
 def test_gpt_oss_prefill_latencies_are_within_12_percent_of_the_published_table(size):
-    """Within 12 % at each TP."""
     assert unloaded_prefill_s(LATENCY, 4096, size) * 1000 == pytest.approx(PREFILL_MS[size], rel=0.12)
 
 
 def test_one_gpu_prefills_22_to_26_thousand_gpt_oss_tokens_a_second():
-    """22 to 26 thousand tokens/s at TP1."""
     assert 22_000 < 4096 / LATENCY.prefill_s(4096) < 26_000
 
 
@@ -170,7 +168,6 @@ def test_prefill_of_a_prompt_in_chunks_takes_as_long_as_of_the_whole_prompt():
 @pytest.mark.parametrize("latency", [LATENCY, LLAMA], ids=["gpt-oss", "llama"])
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_larger_batches_longer_contexts_and_prompts_never_take_less_time(latency, size):
-    """Monotonic in batch, context and prompt length."""
     batches = [latency.decode_step_s(batch, 4096, size) for batch in (1, 2, 8, 64, 256)]
     contexts = [latency.decode_step_s(32, context, size) for context in (1, 128, 4096, 100_000)]
     prompts = [latency.prefill_s(tokens, 0, size) for tokens in (1, 16, 4096, 8192)]

@@ -110,5 +110,11 @@ def server_row(spread: Parallelism, subject: str = "decode", **changes: object) 
     return row(subject, **{**told, **changes})
 
 
+def prompts_row(size: int = 2, **changes: object) -> Row:
+    """Return a row of a server with this tensor parallel size that computes prompts of 4096 tokens one by one."""
+    told = {"tensor_parallel_size": size, "gpus_counted": size, "input_tokens": 4096, "output_tokens": 1}
+    return row("prefill", **{**told, "concurrency": 1, **changes})
+
+
 def tpot(mean_ms: float) -> Quantiles:
     return Quantiles(mean=mean_ms)
