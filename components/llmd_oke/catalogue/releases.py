@@ -383,7 +383,7 @@ def with_override(base: Release, override: Override) -> Release:
     Raises:
         ValueError: an image reference has the wrong form, or a digest that differs from the lock's.
     """
-    if override == Override():
+    if not override.model_fields_set:
         return base
     router = (release(override.router) if override.router else None) or base
     source = (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
