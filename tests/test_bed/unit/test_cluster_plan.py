@@ -33,13 +33,10 @@ def _spec(state: Path, stack: StackObject, plugin: KubernetesPlugin = STAND_IN, 
     return RehearsedCluster(state, state, created, _Programs(), plugin, **settings).spec()
 
 
-def _nodes(state: Path) -> list[str]:
-    return [node["name"] for node in json.loads((state / "agent.json").read_text())["nodes"]]
-
-
-def test_rehearsed_nodes_of_an_existing_cluster_exist_from_the_start(tmp_path: Path):
-    _spec(tmp_path, EXISTING)
-    assert _nodes(tmp_path) == ["mi300x-0", "mi300x-1", "system-0"]
+@pytest.mark.parametrize(("stack", "nodes"), [(EXISTING, ["mi300x-0", "mi300x-1", "system-0"]), (CREATED, [])])
+def test_only_an_existing_cluster_has_nodes_from_the_start(tmp_path: Path, stack: StackObject, nodes: list[str]):
+    _spec(tmp_path, stack)
+    assert [node["name"] for node in json.loads((tmp_path / "agent.json").read_text())["nodes"]] == nodes
 
 
 def test_another_boot_time_of_nodes_is_reported_and_needs_another_local_cluster(tmp_path: Path):
@@ -68,11 +65,6 @@ def test_a_changed_image_table_needs_another_local_cluster(tmp_path: Path, monke
     images.write_text("images: []\n")
     monkeypatch.setattr(cluster_plan, "values_folder", lambda: tmp_path / "values")
     assert _spec(tmp_path, EXISTING).digest() != before.digest()
-
-
-def test_a_rehearsal_of_a_created_cluster_starts_without_nodes(tmp_path: Path):
-    _spec(tmp_path, CREATED)
-    assert _nodes(tmp_path) == []
 
 
 @pytest.mark.parametrize("stack", [EXISTING, CREATED])

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -42,25 +43,22 @@ def listener() -> Listener:
     return Listener()
 
 
-def test_preview_events_become_lines_with_former_and_new_values(listener: Listener):
-    heard(EventReporter(listener, is_preview=True), metadata(events.OpType.UPDATE, {"replicas": 8}, {"replicas": 6}))
-    assert listener.news == ["would update Deployment gpt-prefill: spec.replicas changes from 8 to 6"]
-
-
-def test_update_events_become_lines_without_values(listener: Listener):
-    heard(EventReporter(listener), metadata(events.OpType.UPDATE, {"replicas": 8}, {"replicas": 6}))
-    assert listener.news == ["updated Deployment gpt-prefill"]
+REPLACING = (events.OpType.CREATE_REPLACEMENT, events.OpType.REPLACE, events.OpType.DELETE_REPLACED)
+REPLACED = ["created anew Deployment gpt-prefill", "deleted the old Deployment gpt-prefill"]
 
 
 @pytest.mark.parametrize(
-    ("is_preview", "lines"),
+    ("is_preview", "kinds", "lines"),
     [
-        (True, ["would replace Deployment gpt-prefill: spec.selector changes from 'a' to 'b'"]),
-        (False, ["created anew Deployment gpt-prefill", "deleted the old Deployment gpt-prefill"]),
+        (True, [events.OpType.UPDATE], ["would update Deployment gpt-prefill: spec.selector changes from 'a' to 'b'"]),
+        (False, [events.OpType.UPDATE], ["updated Deployment gpt-prefill"]),
+        (True, REPLACING, ["would replace Deployment gpt-prefill: spec.selector changes from 'a' to 'b'"]),
+        (False, REPLACING, REPLACED),
     ],
 )
-def test_a_replacement_is_a_line_in_previews_and_two_in_updates(listener: Listener, is_preview: bool, lines: list[str]):
-    kinds = (events.OpType.CREATE_REPLACEMENT, events.OpType.REPLACE, events.OpType.DELETE_REPLACED)
+def test_changes_are_a_line_with_values_in_previews_and_without_in_updates(
+    listener: Listener, is_preview: bool, kinds: Sequence[events.OpType], lines: list[str]
+):
     steps = [metadata(kind, {"selector": "a"}, {"selector": "b"}) for kind in kinds]
     heard(EventReporter(listener, is_preview=is_preview), *steps)
     assert listener.news == lines

@@ -173,9 +173,8 @@ def test_the_secret_with_a_front_doors_certificate_is_made_as_a_user_would(proje
     (secret,) = front_door_secrets(planning.plan(validate(front)), state)
     assert (secret.name, secret.namespaces, secret.type) == ("own", ("llm-d",), "kubernetes.io/tls")
     pair = {key: file.read_text() for key, file in secret.files.items()}
-    assert load_pem_private_key(pair["tls.key"].encode(), None).public_key() == (
-        x509.load_pem_x509_certificate(pair["tls.crt"].encode()).public_key()
-    )
+    certificate = x509.load_pem_x509_certificate(pair["tls.crt"].encode())
+    assert load_pem_private_key(pair["tls.key"].encode(), None).public_key() == certificate.public_key()
 
 
 IMPORTED = {"import": {"name": "any", "checksum": "md5:" + "a" * 32}}

@@ -71,8 +71,7 @@ def test_an_injected_fault_of_a_node_changes_the_metrics_of_one_of_its_devices(f
 
 
 def test_the_wait_counter_of_a_congested_rdma_port_keeps_growing() -> None:
-    first, second = (
-        exposition({"node": NodeState(8, (), Fault.CONGESTION)}, [], now_s).splitlines() for now_s in (1, 2)
-    )
+    congested = {"node": NodeState(8, (), Fault.CONGESTION)}
+    first, second = (exposition(congested, [], now_s).splitlines() for now_s in (1, 2))
     changed = [row for row in second if row not in first and "last_run" not in row]
     assert [row.split("{")[0] for row in changed] == ["node_infiniband_port_transmit_wait_total"]

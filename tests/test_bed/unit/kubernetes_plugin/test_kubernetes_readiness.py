@@ -166,9 +166,8 @@ def test_a_stateful_set_is_ready_when_all_replicas_are_of_the_newest_revision():
     live = {"metadata": {"generation": 1, "uid": "s"}, "spec": {"replicas": 2}, "status": status}
     rolling = {**live, "status": {**status, "updateRevision": "b"}}
     assert readiness.stateful_set(ReadinessEvidence(live)).ready
-    assert readiness.stateful_set(ReadinessEvidence(rolling)).reasons[-1] == (
-        'StatefulSet controller failed to advance from revision "a" to revision "b"'
-    )
+    reason = readiness.stateful_set(ReadinessEvidence(rolling)).reasons[-1]
+    assert reason == 'StatefulSet controller failed to advance from revision "a" to revision "b"'
 
 
 def test_a_daemon_set_is_ready_when_every_node_has_its_pod():

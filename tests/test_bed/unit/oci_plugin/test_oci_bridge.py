@@ -51,9 +51,8 @@ def test_diffing_unchanged_inputs_reports_no_change(resource: ResourceType, inpu
 
 
 def test_the_error_for_an_unsupported_oci_resource_type_lists_the_supported_types():
-    with pytest.raises(
-        OperationRefusal, match=r"oci:Database/db:Db is not in this rehearsal; .* serves Addon, Alarm, Bastion"
-    ):
+    served = r"oci:Database/db:Db is not in this rehearsal; .* serves Addon, Alarm, Bastion"
+    with pytest.raises(OperationRefusal, match=served):
         resource_of("oci:Database/db:Db")
 
 

@@ -112,21 +112,13 @@ class Etcd:
         return httpx2.Response(200, json={"deleted": "1"})
 
 
-def test_deleting_a_cluster_removes_the_objects_created_after_it() -> None:
-    etcd = Etcd(OWN)
+@pytest.mark.parametrize("busy", ["", "/registry/pods/llm-d/decode-0"])
+def test_deleting_a_cluster_removes_objects_created_after_it_and_meanwhile(busy: str) -> None:
+    etcd = Etcd(OWN, busy=busy)
     store = etcd.store()
     store.snapshot()
     etcd.keys |= {"/registry/pods/llm-d/decode-0", "/registry/namespaces/llm-d"}
     store.snapshot()
-    store.restore()
-    assert etcd.keys == {OWN}
-
-
-def test_deleting_a_cluster_removes_objects_that_controllers_create_meanwhile() -> None:
-    etcd = Etcd(OWN, busy="/registry/pods/llm-d/decode-0")
-    store = etcd.store()
-    store.snapshot()
-    etcd.keys.add("/registry/pods/llm-d/decode-0")
     store.restore()
     assert etcd.keys == {OWN}
 

@@ -7,9 +7,8 @@ from oci_region import COMPARTMENT, DOMAIN, FLEXIBLE, RDMA_SHAPE, Parts, Region,
 
 
 def test_a_subnets_range_must_lie_in_that_of_its_vcn(region: Region):
-    with pytest.raises(
-        OperationRefusal, match=r"400-InvalidParameter, .* not within the CIDRs of the VCN, 10.0.0.0/16"
-    ):
+    outside = r"400-InvalidParameter, .* not within the CIDRs of the VCN, 10.0.0.0/16"
+    with pytest.raises(OperationRefusal, match=outside):
         region.subnet(region.vcn(), "10.1.0.0/24")
 
 
@@ -171,14 +170,10 @@ def test_oci_returns_durations_in_the_largest_whole_units(region: Region, parts:
 
 def test_a_dynamic_group_read_from_an_identity_domain_has_schemas_and_no_tags(region: Region):
     tags = [{"key": "llmd-oke/stack", "value": "test"}]
-    before = region.create(
-        "DomainsDynamicResourceGroup",
-        idcsEndpoint="https://idcs-0.identity.oraclecloud.com",
-        displayName="nodes",
-        matchingRule="ALL {instance.compartment.id = 'c'}",
-        schemas=["urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"],
-        tags=tags,
-    )
+    domain = {"idcsEndpoint": "https://idcs-0.identity.oraclecloud.com", "displayName": "nodes"}
+    schemas = ["urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"]
+    rule = {"matchingRule": "ALL {instance.compartment.id = 'c'}"}
+    before = region.create("DomainsDynamicResourceGroup", **domain, **rule, schemas=schemas, tags=tags)
     assert [schema.rpartition(":")[2] for schema in before["schemas"]] == ["DynamicResourceGroup", "OCITags"]
     result = region.operations.read(before["id"], {})
     assert result is not None

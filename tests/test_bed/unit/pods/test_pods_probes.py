@@ -61,15 +61,11 @@ def test_unset_probe_timings_have_kubernetes_defaults() -> None:
     assert (times.initial_delay_s, times.period_s, times.timeout_s) == (0.0, 10.0, 1.0)
 
 
-def test_a_probe_result_changes_after_the_threshold_of_consecutive_answers() -> None:
+def test_a_probe_result_is_reported_when_it_changes_at_a_threshold_of_answers() -> None:
     tally = Tally(Probe(failureThreshold=3, successThreshold=2), verdict=False)
     assert verdicts(tally, "ynyy") == [None, None, None, True]
     assert verdicts(tally, "nnynnn") == [None, None, None, None, None, False]
-
-
-def test_an_unchanged_probe_result_of_a_container_is_not_reported_again() -> None:
-    tally = Tally(Probe(failureThreshold=1), verdict=True)
-    assert verdicts(tally, "yyny") == [None, None, False, True]
+    assert verdicts(Tally(Probe(failureThreshold=1), verdict=True), "yyny") == [None, None, False, True]
 
 
 def test_a_probe_is_unsettled_as_soon_as_an_answer_contradicts_its_current_result() -> None:

@@ -176,17 +176,19 @@ def test_a_second_process_waits_for_a_programs_running_build_and_uses_its_result
     assert programs.locate("etcd") is not None
 
 
-def test_without_any_go_the_command_that_installs_it_is_shown(cache, path, monkeypatch):
-    monkeypatch.setattr(programs, "packaged_file", lambda _: None)
-    with pytest.raises(KitError, match=r"(?s)Go 1\.26\.6 or later is needed.*there is none.*llmd-oke\[rehearsal\]"):
-        programs.ensure(["etcd"], Listener())
+NEEDED = r"(?s)Go 1\.26\.6 or later is needed.*there is none.*llmd-oke\[rehearsal\]"
+TOO_OLD = r"path/go says: .*go 1\.19|Go 1\.19"
 
 
-@pytest.mark.parametrize("too_old", ["echo 'running go 1.19' >&2; exit 1", "echo go1.19.8"])
-def test_a_go_that_is_too_old_is_reported_if_there_is_no_other(cache, script, monkeypatch, too_old):
-    script("go", too_old)
+@pytest.mark.parametrize(
+    ("go", "reason"),
+    [(None, NEEDED), ("echo 'running go 1.19' >&2; exit 1", TOO_OLD), ("echo go1.19.8", TOO_OLD)],
+)
+def test_without_a_suitable_go_a_build_is_refused_with_what_is_there(cache, script, monkeypatch, go, reason):
+    if go:
+        script("go", go)
     monkeypatch.setattr(programs, "packaged_file", lambda _: None)
-    with pytest.raises(KitError, match=r"path/go says: .*go 1\.19|Go 1\.19"):
+    with pytest.raises(KitError, match=reason):
         programs.ensure(["etcd"], Listener())
 
 

@@ -40,9 +40,8 @@ def _tables() -> str:
     own = "".join(f"; {case.what}: {_own(case.real, case)} ({case.why})" for case in real)
     changes = [case for case in cases if case.newer is not None]
     versions = conformance().release, conformance().newer
-    unchanged = (
-        f"vLLM {versions[1]} answers {len(cases) - len(changes)} of them as {versions[0]}; servers simulated of its"
-    )
+    same = len(cases) - len(changes)
+    unchanged = f"vLLM {versions[1]} answers {same} of them as {versions[0]}; servers simulated of its"
     newer = f"| what | {' | '.join(versions)} |\n|---|---|---|\n" + "".join(map(_changed, changes))
     table = head + "".join(map(_row, different))
     return f"\n{alike}{asked}{own}.\n\n{table}\n{unchanged} image differ with it:\n\n{newer}\n"
@@ -53,9 +52,8 @@ def _changed(case: Case) -> str:
     newer = case.newer or {}
     names = [name for name in newer if newer[name] != case.vllm.get(name)]
     old = {name: case.vllm[name] for name in names if name in case.vllm}
-    return (
-        f"| {case.what} | {_cell(old, case) if old else 'as listed'} | {_cell({n: newer[n] for n in names}, case)} |\n"
-    )
+    before, now = _cell(old, case) if old else "as listed", _cell({name: newer[name] for name in names}, case)
+    return f"| {case.what} | {before} | {now} |\n"
 
 
 def _row(case: Case) -> str:

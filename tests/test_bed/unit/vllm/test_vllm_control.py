@@ -147,13 +147,10 @@ async def test_a_stopped_simulated_server_frees_its_port_and_its_id(control, run
     assert (await run())["state"] == "running"
 
 
-async def test_starting_a_simulated_server_with_an_id_in_use_is_refused(control, run):
+async def test_the_simulator_refuses_starts_without_arguments_and_ids_in_use_or_unknown(control, run):
     await run()
     body = {"id": "one", "argv": ["vllm", "serve", "m"], "env": {}, "image": ""}
     assert (await control.post("/servers", json=body)).status == 409
-
-
-async def test_the_simulator_refuses_a_start_without_arguments_and_an_unknown_server_id(control):
     assert (await control.post("/servers", json={"id": "x"})).status == 400
     assert (await control.get("/servers/unknown")).status == 404
 

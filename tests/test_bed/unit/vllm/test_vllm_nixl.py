@@ -40,11 +40,9 @@ def test_sliding_window_layers_transfer_only_the_blocks_of_the_last_window(
     serve, block_size, whole_tokens, window_tokens
 ):
     """18 of gpt-oss-120b's 36 layers have a window of 128 tokens; 2 KiB of each token in each layer."""
-    prefill, decode = (
-        serve("--kv-transfer-config", NIXL, "--block-size", block_size, HYBRID, host=host)
-        for host in ("10.244.0.2", "10.244.0.3")
-    )
-    request, _ = prefill.hand_over_to(decode, tokens=4101)
+    flags = ("--kv-transfer-config", NIXL, "--block-size", block_size, HYBRID)
+    decode = serve(*flags, host="10.244.0.3")
+    request, _ = serve(*flags).hand_over_to(decode, tokens=4101)
     assert len(request.times) == 8
     assert decode.metrics.transferred.total == pytest.approx(2048 * 18 * (whole_tokens + window_tokens))
 

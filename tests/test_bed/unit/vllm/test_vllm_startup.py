@@ -102,9 +102,6 @@ def test_the_kv_cache_has_the_size_computed_from_gpu_and_model_memory():
     assert size_of("--gpu-memory-utilization", "0.95").tokens == pytest.approx(1_680_000, rel=0.01)
     llama = size_of("--gpu-memory-utilization", "0.95", name="llama-3.3-70b-instruct-fp8-dynamic")
     assert llama.tokens == pytest.approx(355_000, rel=0.01)
-
-
-def test_an_fp8_kv_cache_holds_twice_as_many_tokens_as_the_default_one():
     assert size_of("--kv-cache-dtype", "fp8").tokens == pytest.approx(2 * size_of().tokens, rel=0.001)
 
 
