@@ -120,11 +120,8 @@ def test_calls_of_pulumi_functions_are_omitted_from_event_lines() -> None:
 def test_a_failed_pods_traceback_is_shortened_to_the_exception_in_pulumis_error() -> None:
     pod = "[Pod a/b]: [Error] measuring\nTraceback (most recent call last):\n  File x\n    call()\nKeyError: 'x'\n"
     output = concise_error(f"2 errors occurred:\n\t* {pod}\n\t* [BackoffLimitExceeded] Job has failed")
-    assert output.splitlines() == [
-        "[Pod a/b]: [Error] measuring",
-        "KeyError: 'x'",
-        "[BackoffLimitExceeded] Job has failed",
-    ]
+    exception = ["[Pod a/b]: [Error] measuring", "KeyError: 'x'"]
+    assert output.splitlines() == [*exception, "[BackoffLimitExceeded] Job has failed"]
 
 
 def test_a_failed_pods_termination_message_in_json_is_reduced_to_its_message_field() -> None:

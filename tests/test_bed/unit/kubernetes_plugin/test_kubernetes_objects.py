@@ -59,11 +59,8 @@ def test_values_unknown_at_preview_are_found_inside_of_secrets():
 def test_outputs_of_a_kubernetes_object_are_secret_where_its_inputs_are():
     inputs = {"data": {"a": Secret("x"), "b": "y"}, "list": [{"p": Secret("x")}, {"q": 1}]}
     outputs = {"data": {"a": "x", "b": "y", "c": "z"}, "list": [{"p": "x"}], "status": {}}
-    assert mark_secrets(outputs, inputs) == {
-        "data": {"a": Secret("x"), "b": "y", "c": "z"},
-        "list": Secret([{"p": "x"}]),
-        "status": {},
-    }
+    data = {"a": Secret("x"), "b": "y", "c": "z"}
+    assert mark_secrets(outputs, inputs) == {"data": data, "list": Secret([{"p": "x"}]), "status": {}}
 
 
 def test_data_of_a_kubernetes_secret_is_always_a_secret_output():

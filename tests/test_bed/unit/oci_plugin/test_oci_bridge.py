@@ -82,12 +82,8 @@ def test_pulumi_may_propose_an_oci_resources_name_or_disable_automatic_ones():
 
 def test_inputs_of_oci_resources_are_converted_to_their_schemas_types():
     news = {"compartmentId": 5, "vcnId": UNKNOWN, "enabled": "false"}
-    assert check(GATEWAY, {}, news, Naming("g")).inputs == {
-        "__defaults": [],
-        "compartmentId": "5",
-        "vcnId": UNKNOWN,
-        "enabled": False,
-    }
+    inputs = check(GATEWAY, {}, news, Naming("g")).inputs
+    assert inputs == {"__defaults": [], "compartmentId": "5", "vcnId": UNKNOWN, "enabled": False}
 
 
 @pytest.mark.parametrize(

@@ -168,10 +168,8 @@ def test_the_cluster_autoscalers_status_has_limits_and_target_sizes_of_pools(sce
 
 def test_the_simulated_autoscaler_reads_limits_and_delays_from_its_add_ons_settings():
     settings = read_settings({"nodes": "1:3:ocid1.a, 2:4:ocid1.b", "scaleDownUnneededTime": "1h30m"})
-    assert [(group.pool_id, group.least, group.most) for group in settings.groups] == [
-        ("ocid1.a", 1, 3),
-        ("ocid1.b", 2, 4),
-    ]
+    limits = [(group.pool_id, group.least, group.most) for group in settings.groups]
+    assert limits == [("ocid1.a", 1, 3), ("ocid1.b", 2, 4)]
     assert (settings.unneeded_s, settings.delay_after_add_s) == (5400, 600)
 
 

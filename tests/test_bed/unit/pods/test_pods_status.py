@@ -127,11 +127,8 @@ def test_a_container_in_back_off_reports_its_last_termination() -> None:
 def test_container_records_are_in_order_init_containers_sidecars_main_containers() -> None:
     inits = [{"name": "i", "image": "x"}, {"name": "s", "image": "x", "restartPolicy": "Always"}]
     records = initial_records(make_pod(initContainers=inits))
-    assert [(name, record.role) for name, record in records.items()] == [
-        ("i", ContainerRole.INIT),
-        ("s", ContainerRole.SIDECAR),
-        ("vllm", ContainerRole.MAIN),
-    ]
+    roles = [(name, record.role) for name, record in records.items()]
+    assert roles == [("i", ContainerRole.INIT), ("s", ContainerRole.SIDECAR), ("vllm", ContainerRole.MAIN)]
     assert records["vllm"].state == Waiting("PodInitializing")
 
 

@@ -49,11 +49,8 @@ def test_configmap_and_secret_volumes_have_the_chosen_keys_as_files(source: Any,
 
 def test_the_service_account_volume_has_token_certificate_and_namespace() -> None:
     assert volumes.token_requests(make_pod(volumes=[ACCESS])) == {WISH}
-    assert files(ACCESS) == {
-        "token": File(b"token", 0o600),
-        "ca.crt": File(b"CA", 0o600),
-        "namespace": File(b"serving", 0o600),
-    }
+    contents = {"token": b"token", "ca.crt": b"CA", "namespace": b"serving"}
+    assert files(ACCESS) == {name: File(content, 0o600) for name, content in contents.items()}
 
 
 def test_a_pod_gets_the_files_of_all_its_volumes() -> None:

@@ -32,13 +32,10 @@ def test_a_program_on_path_is_used_if_it_has_the_right_version(cache, script):
     assert programs.locate("etcd") is None
 
 
-def test_a_program_that_was_built_earlier_is_preferred_to_one_on_path(cache, script):
+def test_an_earlier_build_is_preferred_to_path_but_not_used_for_another_version(cache, script):
     script("etcd", "echo etcd Version: 3.6.6")
     built = put_in_cache("etcd")
     assert programs.locate("etcd") == programs.LocalProgram("etcd", built, "v3.6.6", "built from tools/")
-
-
-def test_an_earlier_build_is_not_used_for_another_version(cache, path):
     put_in_cache("epp")
     assert programs.locate("epp") is not None
     assert programs.locate("epp", "v0.8.0") is None
@@ -54,18 +51,14 @@ def test_picker_and_sidecar_on_path_are_found_under_both_names_of_their_go_modul
         assert located == programs.LocalProgram(program.name, file, program.version, "PATH")
 
 
-def test_programs_in_the_users_program_folder_are_used_whatever_their_version(cache, script, tmp_path, monkeypatch):
+def test_programs_in_the_users_folder_are_used_unless_a_version_is_requested(cache, script, tmp_path, monkeypatch):
     script("etcd", "echo etcd Version: 3.6.6")
     other = script("etcd", "echo etcd Version: 3.4.0", tmp_path)
     monkeypatch.setenv("LLMD_OKE_PROGRAMS", str(tmp_path))
     located = programs.locate("etcd")
     assert located is not None
     assert (located.path, located.version) == (other, "v3.4.0")
-
-
-def test_the_users_program_folder_is_not_used_if_a_certain_version_is_requested(cache, tmp_path, path, monkeypatch):
     (tmp_path / "epp").touch(mode=0o755)
-    monkeypatch.setenv("LLMD_OKE_PROGRAMS", str(tmp_path))
     assert programs.locate("epp") is not None
     assert programs.locate("epp", "v0.8.0") is None
 

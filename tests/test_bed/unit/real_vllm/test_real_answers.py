@@ -7,24 +7,10 @@ RIGHT = Answer(("a", "b"), {"a": -0.5, "c": -2.0}, 40)
 
 
 def facts(*, exact: bool = True, window_tokens: int | None = None) -> ModelFacts:
-    return ModelFacts(
-        name="m",
-        namespace="llm-d",
-        service="m",
-        routers=(),
-        policies_enforced=True,
-        repository="acme/m",
-        apis=("completions",),
-        features=(),
-        calls_by_schema=True,
-        groups=(),
-        block_size=16,
-        full_block_bytes=1000,
-        windowed_block_bytes=10,
-        window_tokens=window_tokens,
-        exact=exact,
-        metrics=(),
-    )
+    names = {"name": "m", "namespace": "llm-d", "service": "m", "repository": "acme/m", "apis": ("completions",)}
+    sizes = {"block_size": 16, "full_block_bytes": 1000, "windowed_block_bytes": 10, "window_tokens": window_tokens}
+    nothing = dict.fromkeys(("routers", "features", "groups", "metrics"), ())
+    return ModelFacts(**names, **sizes, **nothing, policies_enforced=True, calls_by_schema=True, exact=exact)
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,8 @@ async def test_the_api_lists_adapters_with_their_folder_and_base_model(start, tm
     adapter(tmp_path, "sql-1")
     await text(client, "sql-1")
     data = (await (await client.get("/v1/models")).json())["data"]
-    assert [(card["id"], card["root"], card["parent"]) for card in data] == [
-        (LLAMA, LLAMA, None),
-        ("sql-1", "/model-cache/adapters/sql-1", LLAMA),
-    ]
+    cards = [(card["id"], card["root"], card["parent"]) for card in data]
+    assert cards == [(LLAMA, LLAMA, None), ("sql-1", "/model-cache/adapters/sql-1", LLAMA)]
 
 
 @pytest.mark.parametrize(
