@@ -21,12 +21,9 @@ def objects(planned: Plan) -> dict[tuple[str, str], dict[str, Any]]:
     return {(item["kind"], item["metadata"]["name"]): item for item in preinstalled_scaling(planned)}
 
 
-def test_a_stack_without_autoscaling_has_no_keda_objects_in_its_rehearsal() -> None:
+def test_only_a_rehearsal_of_an_autoscaled_stack_has_keda_and_a_prometheus() -> None:
     assert preinstalled_scaling(plan()) == []
     assert not {*FOLLOWING, *WATCHING} & {*further_programs(plan())}
-
-
-def test_a_rehearsal_of_an_autoscaled_stack_has_keda_and_a_prometheus() -> None:
     made = objects(scaled())
     assert {*FOLLOWING, *WATCHING} <= {*further_programs(scaled())}
     assert ("APIService", "v1beta1.external.metrics.k8s.io") in made

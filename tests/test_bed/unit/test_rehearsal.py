@@ -139,12 +139,9 @@ def state(folder: Path, *resources: dict[str, Any]) -> Path:
 
 
 def test_deployed_model_servers_that_the_plan_lacks_count_as_removed(tmp_path: Path):
-    file = state(tmp_path, deployment("gpt-oss-120b-aggregated", 1), deployment("gpt-oss-120b-prefill", 1))
+    servers = [deployment("gpt-oss-120b-aggregated", 1), deployment("gpt-oss-120b-prefill", 1)]
+    file = state(tmp_path, *servers, deployment("old-router-epp", 0))
     assert removed_servers(file, PLAN) == ["gpt-oss-120b-aggregated"]
-
-
-def test_a_deployment_without_gpus_does_not_count_as_a_removed_model_server(tmp_path: Path):
-    assert removed_servers(state(tmp_path, deployment("old-router-epp", 0)), PLAN) == []
 
 
 def test_deployments_count_as_removed_once_their_roles_are_a_disaggregatedset(tmp_path: Path):

@@ -67,12 +67,9 @@ def test_data_of_a_kubernetes_secret_is_always_a_secret_output():
     assert mark_secrets({"kind": "Secret", "data": {"k": "v"}}, {}) == {"kind": "Secret", "data": Secret({"k": "v"})}
 
 
-def test_a_live_object_is_pruned_to_the_fields_that_the_program_set():
+def test_a_live_object_is_pruned_to_fields_of_the_program_with_omitted_zero_values():
     live = {"spec": {"replicas": 3, "paused": True, "containers": [{"name": "c", "image": "i", "tty": True}]}}
     shape = {"spec": {"replicas": 2, "containers": [{"name": "c", "image": "old"}]}}
     assert prune(live, shape) == {"spec": {"replicas": 3, "containers": [{"name": "c", "image": "i"}]}}
-
-
-def test_a_pruned_live_object_gets_zero_values_that_the_api_server_omits():
     shape = {"hostNetwork": False, "value": "", "count": 0, "gone": "x"}
     assert prune({}, shape) == {"hostNetwork": False, "value": "", "count": 0}

@@ -62,12 +62,14 @@ def builds(go_tool):
     go_tool('while [ "$1" != -o ]; do shift; done; echo built > "$2"')
 
 
-def test_a_published_program_is_downloaded_once_and_executable(published, mirror, path, listener):
+def test_a_published_program_is_downloaded_once_and_executable(published, mirror, path, monkeypatch, listener):
     published()
     etcd = programs.ensure(["etcd"], listener)["etcd"]
     assert (etcd.path.read_bytes(), etcd.path.stat().st_mode & 0o111) == (b"#!/bin/sh\n", 0o111)
     assert etcd.origin == "downloaded from example.com"
-    assert programs.ensure(["etcd"], listener)["etcd"] == etcd
+    for downloads_from in (f"{mirror.address}/files", "none"):
+        monkeypatch.setenv("LLMD_OKE_DOWNLOADS", downloads_from)
+        assert programs.ensure(["etcd"], listener)["etcd"] == etcd
     assert mirror.asked == ["/files/etcd-v3.6.6-linux-amd64.tar.gz"]
     assert listener.steps == ["downloading etcd v3.6.6 from example.com"]
 
@@ -110,13 +112,6 @@ def test_without_a_network_only_the_first_download_host_is_tried(published, buil
     (detail,) = listener.details
     assert detail.startswith("127.0.0.1 does not answer")
     assert detail.endswith("what is missing is built here instead")
-
-
-def test_an_earlier_download_is_used_even_if_downloads_are_disabled(published, path, monkeypatch, listener):
-    published()
-    etcd = programs.ensure(["etcd"], listener)["etcd"]
-    monkeypatch.setenv("LLMD_OKE_DOWNLOADS", "none")
-    assert programs.ensure(["etcd"], listener)["etcd"] == etcd
 
 
 def test_nothing_is_downloaded_if_downloads_are_disabled(published, mirror, builds, monkeypatch, listener):

@@ -6,8 +6,6 @@ from llmd_rehearsal.golang import module_version, version_satisfies
 from llmd_rehearsal.program_definitions import tools_folder
 
 SCHEDULER = "github.com/llm-d/llm-d-inference-scheduler"
-
-
 DEPENDENCY = f"path\tx/epp\nmod\tx\t(devel)\t\ndep\tother\tv9.9.9\th1:a=\ndep\t{SCHEDULER}\tv0.7.1\th1:b=\n"
 MAIN_MODULE = f"path\t{SCHEDULER}/cmd/epp\nmod\t{SCHEDULER}\tv0.8.0\th1:b=\n"
 CHECKOUT = f"mod\t{SCHEDULER}\t(devel)\t\n"
@@ -36,24 +34,16 @@ def test_a_file_that_is_no_go_program_has_no_version(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("accepts", "version", "serves"),
+    ("accepts", "served", "refused"),
     [
-        ("exact", "v1.34.2", True),
-        ("exact", "1.34.2", True),
-        ("exact", "v1.34.3", False),
-        ("patch", "v1.34.3", True),
-        ("patch", "v1.34.1", False),
-        ("patch", "v1.35.0", False),
-        ("minor", "v1.35.0", True),
-        ("minor", "v1.33.9", False),
-        ("minor", "v2.0.0", False),
-        ("minor", "v1.35.0-alpha.1", False),
-        ("later", "v6.1", True),
-        ("later", "v1", False),
+        ("exact", ["v1.34.2", "1.34.2"], ["v1.34.3"]),
+        ("patch", ["v1.34.3"], ["v1.34.1", "v1.35.0"]),
+        ("minor", ["v1.35.0"], ["v1.33.9", "v2.0.0", "v1.35.0-alpha.1"]),
+        ("later", ["v6.1"], ["v1"]),
     ],
 )
-def test_exact_patch_minor_and_later_rules_decide_which_program_versions_pass(accepts, version, serves):
-    assert version_satisfies(version, "v1.34.2", accepts) is serves
+def test_exact_patch_minor_and_later_rules_decide_which_program_versions_pass(accepts, served, refused):
+    assert [version for version in (*served, *refused) if version_satisfies(version, "v1.34.2", accepts)] == served
 
 
 @pytest.fixture
