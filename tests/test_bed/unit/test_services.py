@@ -52,7 +52,8 @@ def test_a_service_port_leads_to_the_named_port_of_every_ready_endpoint() -> Non
 def test_endpoints_that_are_not_ready_get_no_traffic() -> None:
     states = {"10.244.1.1": {"ready": False}, "10.244.2.1": {"ready": True}, "10.244.3.1": {}}
     slices = [make_slice("web", address, conditions=state) for address, state in states.items()]
-    assert [target.ip for target in forwardings([make_service("web")], slices)[WEB]] == ["10.244.2.1", "10.244.3.1"]
+    ready = (SocketAddress("10.244.2.1", 8080), SocketAddress("10.244.3.1", 8080))
+    assert forwardings([make_service("web")], slices) == {WEB: ready}
 
 
 UDP = [{"port": 53, "protocol": "UDP"}]

@@ -23,7 +23,7 @@ def hasty_threads() -> Iterator[None]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with http_server(lambda _request: HttpAnswer(200, {})) as server:
+    with http_server(lambda _request: HttpAnswer(200, b"{}")) as server:
         server.socket.listen(CALLERS)  # so many may connect at the same time
         cluster = Cluster(Access({"server": address_of(server)}, {}))
         yield cluster
