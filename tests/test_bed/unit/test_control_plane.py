@@ -56,16 +56,13 @@ def test_private_keys_are_readable_only_by_the_user(keys):
     assert {file.stat().st_mode & 0o777 for file in keys.folder.glob("*.key")} == {0o600}
 
 
-def test_existing_certificates_of_the_control_plane_are_reused(keys):
+def test_existing_certificates_are_reused_but_an_incomplete_folder_is_recreated(keys, tmp_path):
     before = keys.authority.certificate.read_bytes()
     assert control_plane.prepare_pki(keys.folder).authority.certificate.read_bytes() == before
-
-
-def test_an_incomplete_folder_of_certificates_is_recreated_as_a_whole(keys, tmp_path):
     shutil.copytree(keys.folder, tmp_path / "pki")
     (tmp_path / "pki/admin.key").unlink()
     renewed = control_plane.prepare_pki(tmp_path / "pki")
-    assert renewed.authority.certificate.read_bytes() != keys.authority.certificate.read_bytes()
+    assert renewed.authority.certificate.read_bytes() != before
     certificate(renewed.admin).verify_directly_issued_by(certificate(renewed.authority))
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from llmd_oke import config, planning
 from llmd_oke.planning import Plan
@@ -11,29 +13,25 @@ def plan(release: str, **changes: object) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def differences() -> dict[str, set[str]]:
-    result = release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))
-    return {difference.name: {field.path for field in difference.fields} for difference in result}
+def differences() -> Any:
+    return release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))
 
 
-def test_differing_images_arguments_and_replicas_of_two_llm_d_releases_are_listed(differences: dict[str, set[str]]):
-    deployment = differences["Deployment gpt-oss-120b-epp"]
-    assert {"spec.replicas", "spec.template.spec.containers[epp].image"} <= deployment
-    sidecar = differences["Container routing-proxy of gpt-oss-120b-decode"]
+def test_differing_images_arguments_and_replicas_of_two_llm_d_releases_are_listed(differences: Any):
+    paths = {difference.name: {field.path for field in difference.fields} for difference in differences}
+    assert {"spec.replicas", "spec.template.spec.containers[epp].image"} <= paths["Deployment gpt-oss-120b-epp"]
+    sidecar = paths["Container routing-proxy of gpt-oss-120b-decode"]
     assert "image" in sidecar
     assert any(path.startswith("args[") for path in sidecar)
 
 
-def test_kubernetes_objects_that_only_one_of_two_llm_d_releases_has_are_summarized():
-    output = [str(item) for item in release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))]
+def test_kubernetes_objects_that_only_one_of_two_llm_d_releases_has_are_summarized(differences: Any):
+    output = [str(item) for item in differences]
     assert "Role gpt-oss-120b-epp-leader-election: left out" in output
     assert "InferencePool gpt-oss-120b: spec.appProtocol" in output
 
 
-def test_no_difference_is_listed_if_the_rehearsed_llm_d_release_is_the_stacks_own():
+def test_no_difference_is_listed_for_a_stacks_own_release_or_a_stack_without_routers():
     assert release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.9.0")) == ()
-
-
-def test_two_llm_d_releases_do_not_differ_for_a_stack_without_routers():
     plain = {"topology": "agg-tp1-8r", "router": {"mode": "none"}}
     assert release_differences(plan("llm-d-0.9.0", **plain), plan("llm-d-0.6.0", **plain)) == ()

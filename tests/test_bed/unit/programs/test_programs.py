@@ -233,15 +233,11 @@ def test_the_suggested_install_command_is_that_of_the_linux_distribution(tmp_pat
     assert programs.install_command(package, file) == command
 
 
-def test_every_go_build_has_a_go_sum_file_and_makes_only_programs_that_list_it():
+def test_every_go_build_has_a_go_sum_file_and_packages_with_own_names_that_list_it():
     for name, build in BUILDS.items():
         assert (tools_folder() / build.module / "go.sum").is_file()
         for program in build.packages:
             assert name in PROGRAMS[program].builds.values()
-
-
-def test_go_packages_that_one_build_compiles_have_different_names():
-    for build in BUILDS.values():
         names = {re.sub(r"/v\d+$", "", package).rpartition("/")[2] for package in build.packages.values()}
         assert len(names) == len(build.packages)
 
