@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from aiohttp import web
@@ -142,6 +143,13 @@ _METRICS = {
 _NAMES = ("decisions", "prefill_tokens", "prefill_requests", "decode_prompt_tokens", "received", "transfers")
 
 
+async def _metrics(deployment: Deployment, request: web.Request) -> web.Response:
+    role = request.match_info["role"]
+    if role in deployment.dead_metrics:
+        return web.Response(status=401)
+    return web.Response(text=_METRICS[role].format(**{name: deployment.counters[name] for name in _NAMES}))
+
+
 async def _complete(deployment: Deployment, request: web.Request) -> web.StreamResponse:
     body = await request.json()
     number = len(deployment.requests)
@@ -202,21 +210,10 @@ def _line(event: JsonObject) -> bytes:
 async def served() -> AsyncGenerator[Deployment]:
     """A deployment that prefills remotely and answers every request in full."""
     fake = Deployment()
-
-    async def complete(request: web.Request) -> web.StreamResponse:
-        return await _complete(fake, request)
-
-    async def metrics(request: web.Request) -> web.Response:
-        role = request.match_info["role"]
-        if role in fake.dead_metrics:
-            return web.Response(status=401)
-        return web.Response(text=_METRICS[role].format(**{name: fake.counters[name] for name in _NAMES}))
-
     app = web.Application(client_max_size=2**24)
-    app.router.add_post("/v1/completions", complete)
-    app.router.add_post("/v1/chat/completions", complete)
-    app.router.add_post("/v1/responses", complete)
-    app.router.add_get("/metrics/{role}", metrics)
+    for api in ("completions", "chat/completions", "responses"):
+        app.router.add_post(f"/v1/{api}", partial(_complete, fake))
+    app.router.add_get("/metrics/{role}", partial(_metrics, fake))
     server = TestServer(app)
     await server.start_server()
     fake.url = str(server.make_url("/")).rstrip("/")

@@ -204,11 +204,3 @@ def api_of(memory: Memory, **changes: object) -> SimpleNamespace:
     """NIXL's module `_api` over some memory; `changes` are class attributes of its agents."""
     agents = type("nixl_agent", (nixl_agent,), {"memory": memory, **changes})
     return SimpleNamespace(nixl_agent=agents, nixl_agent_config=nixl_agent_config)
-
-
-def ticking(step_s: float = 0.25) -> Iterator[float]:
-    """Moments of a clock that goes on by a step whenever it is asked."""
-    now_s = 0.0
-    while True:
-        yield now_s
-        now_s += step_s

@@ -185,12 +185,14 @@ def test_a_failed_node_is_tainted_despite_conflicts_and_serving_goes_on_with_spa
     assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
 
 
-def test_a_failed_node_prevents_serving_if_on_failure_is_hold_or_too_few_passed():
+def test_a_node_that_fails_or_failed_before_prevents_serving_on_hold_or_if_too_few_passed():
     _, held = Cluster(reports=WITH_SLOW_NODE).lead(replace(REQUEST, on_failure="hold"))
     assert held[0].startswith("c failed (links: GPU 0")
     assert "onFailure is hold" in held[1]
     _, too_few = Cluster(reports=WITH_SLOW_NODE).lead(replace(REQUEST, needed=3))
     assert too_few[1] == "2 of 3 nodes may serve, the models need 3"
+    stored = {"a": NodeResult("a", "u", "failed", "d", "i", reason="gpus: dead")}
+    assert judge_pool(replace(REQUEST, needed=3), ["a", "b", "c"], stored)[0] == "a failed (gpus: dead)"
 
 
 def test_a_node_that_passes_loses_the_acceptance_taint_and_keeps_others():
@@ -275,11 +277,6 @@ def test_only_nodes_named_in_the_acceptance_request_are_tested():
     assert list(cluster.pods.values()) == ["b"]
     with pytest.raises(KitError, match="The pool mi300x has no node z"):
         cluster.lead(replace(REQUEST, only=("z",)))
-
-
-def test_a_stored_acceptance_failure_of_a_node_that_is_not_retested_counts():
-    kept = {"a": NodeResult("a", "u", "failed", "d", "i", reason="gpus: dead")}
-    assert judge_pool(replace(REQUEST, needed=3), ["a", "b", "c"], kept)[0] == "a failed (gpus: dead)"
 
 
 def test_a_hardware_acceptance_request_is_read_from_its_file():

@@ -175,12 +175,10 @@ def test_a_baseline_of_another_model_or_evaluation_is_refused(what):
         judge(result(), 0.5, result(**{what: "other"}))
 
 
-def test_an_evaluation_result_is_read_back_as_it_was_written(tmp_path):
+def test_an_evaluation_result_is_read_back_as_written_and_a_file_that_is_none_named(tmp_path):
     written = result("1101", examples=("recall-1: 'seven'",), unanswered=1)
-    assert read_result(write_result(written, tmp_path)) == written
-
-
-def test_reading_a_file_that_is_no_evaluation_result_fails_and_names_the_file(tmp_path):
-    (tmp_path / "eval-builtin.json").write_text("{}")
+    file = write_result(written, tmp_path)
+    assert read_result(file) == written
+    file.write_text("{}")
     with pytest.raises(KitError, match=r"eval-builtin\.json"):
-        read_result(tmp_path / "eval-builtin.json")
+        read_result(file)

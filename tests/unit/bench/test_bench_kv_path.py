@@ -1,5 +1,6 @@
 """Counters of RDMA ports, from a folder such as the kernel's."""
 
+import itertools
 import sys
 from types import ModuleType
 
@@ -7,7 +8,7 @@ import pytest
 from llmd_base.errors import KitError
 from llmd_pods import kv_path
 from llmd_pods.kv_path import PATTERN, BufferTransfer, Endpoint, Reads, measure, pytorch
-from nixl_stand_in import Memory, api_of, nixlRemoteDisconnectError, ticking, torch_of
+from nixl_stand_in import Memory, api_of, nixlRemoteDisconnectError, torch_of
 
 
 def test_readable_rdma_counters_are_named_by_device_port_and_sysfs_folder(tmp_path):
@@ -23,14 +24,11 @@ def test_readable_rdma_counters_are_named_by_device_port_and_sysfs_folder(tmp_pa
     }
 
 
-def test_rdma_data_counters_count_words_of_four_bytes():
+def test_rdma_data_counters_count_words_of_four_bytes_unless_they_were_reset():
     before = {"a/1/counters/port_rcv_data": 100, "b/1/counters/port_rcv_data": 0, "a/1/counters/port_xmit_data": 5}
     after = {"a/1/counters/port_rcv_data": 350, "b/1/counters/port_rcv_data": 50, "a/1/counters/port_xmit_data": 6}
     grown = kv_path.increase(before, after)
     assert kv_path.received_bytes(grown) == 4 * (250 + 50)
-
-
-def test_an_rdma_counter_that_was_reset_is_ignored():
     assert kv_path.increase({"a": 100}, {"a": 3, "b": 7}) == {}
 
 
@@ -63,22 +61,16 @@ def sides(buffer_bytes=4096, **changes):
 
 
 def measured(prefill, decode):
-    clock = ticking()
-    return measure(decode, prefill.region, READS, clock=lambda: next(clock))
+    return measure(decode, prefill.region, READS, clock=itertools.count(step=0.25).__next__)
 
 
-def test_a_nixl_read_by_decode_transfers_prefills_bytes_and_releases_its_handles():
-    prefill, decode, _ = sides()
-    assert decode.ends(4096) == (0, 0)
-    measured(prefill, decode)
-    assert decode.ends(4096) == (PATTERN, PATTERN)
-    assert len(decode._agent.released) == 1
-
-
-def test_a_nixl_read_is_timed_from_its_post_to_its_end():
+def test_a_nixl_read_by_decode_transfers_prefills_bytes_is_timed_and_releases_its_handles():
     """The clock goes on by 0.25 s whenever it is asked: at the post, once while the read goes on, and at its end."""
     prefill, decode, _ = sides()
+    assert decode.ends(4096) == (0, 0)
     assert measured(prefill, decode) == (0.5, 0.5)
+    assert decode.ends(4096) == (PATTERN, PATTERN)
+    assert len(decode._agent.released) == 1
 
 
 def test_a_nixl_endpoint_that_is_closed_twice_has_no_registered_memory():

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from llmd_base.errors import KitError
@@ -29,9 +29,7 @@ async def load() -> str:
     try:
         await asyncio.sleep(30)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        assert task is not None
-        task.uncancel()
+        asyncio.current_task().uncancel()
         return "what was measured"
     return "all"
 
@@ -62,8 +60,8 @@ async def at_once(_: float) -> None:
     """No pause."""
 
 
-async def wait(cluster: Any, *, now_s: float) -> float:
-    return await wait_for_start(REQUEST, cast("Any", cluster), limit_s=10.0, pause=at_once, now=lambda: now_s)
+async def wait(cluster: Any, *, now_s: float = 0.0, **options: Any) -> float:
+    return await wait_for_start(REQUEST, cluster, limit_s=10.0, pause=at_once, now=lambda: now_s, **options)
 
 
 async def test_the_start_time_of_a_load_is_derived_from_the_api_servers_clock():
@@ -78,13 +76,7 @@ async def test_a_start_time_far_from_the_pods_clock_is_refused_and_the_clock_bla
 async def test_a_load_pod_that_gets_no_start_time_gives_up_after_a_time_limit():
     times = iter([0.0, 1.0, 11.0])
     with pytest.raises(KitError, match="nobody said within 10 s"):
-        await wait_for_start(
-            REQUEST,
-            cast("Any", Told(looks=9)),
-            limit_s=10.0,
-            pause=at_once,
-            clock=lambda: next(times),
-        )
+        await wait(Told(looks=9), clock=lambda: next(times))
 
 
 class Board(Told):
@@ -105,10 +97,8 @@ class Board(Told):
 
 def test_a_load_pod_reports_readiness_only_once_its_load_processes_are_ready():
     board = Board()
-    request = replace(
-        REQUEST, base_url="http://127.0.0.1:9", shapes=("closed:1",), requests=1, parallelism=4, processes=2
-    )
+    user = replace(REQUEST, base_url="http://127.0.0.1:9", shapes=("closed:1",), requests=1)
     environment = {"JOB_COMPLETION_INDEX": "3", "JOB_UID": "u"}
-    (stage,) = run(request, environment, cast("Any", board))
+    (stage,) = run(replace(user, parallelism=4, processes=2), environment, board)
     assert (board.ready, board.generators) == (["job-3-ready"], 2)
     assert stage.planned == 0

@@ -33,16 +33,11 @@ def test_a_quantity_measured_once_has_only_a_mean():
 
 
 @given(samples, st.floats(0, 100), st.floats(0, 100))
-def test_percentiles_rise_and_stay_within_the_samples(values, one, other):
-    ordered = sorted(values)
+def test_mean_and_percentiles_stay_within_the_samples_and_percentiles_rise(values, one, other):
+    ordered, statistics = sorted(values), describe(values, "s")
     low, high = percentile(ordered, min(one, other)), percentile(ordered, max(one, other))
     assert ordered[0] <= low <= ordered[-1]
     assert low <= high or math.isclose(low, high, rel_tol=1e-12)
-
-
-@given(samples)
-def test_the_mean_lies_within_the_samples(values):
-    statistics = describe(values, "s")
     assert statistics.min <= statistics.mean <= statistics.max
 
 

@@ -174,20 +174,17 @@ async def test_a_benchmark_without_time_for_its_evaluation_questions_is_an_error
         await evaluate(plan, 0.0, lambda _: None)
 
 
-def snapshot(steps: float, late: float) -> Snapshot:
-    series = {
-        "llmd_oke_simulator_steps_total": (MetricSample({}, steps),),
-        "llmd_oke_simulator_late_steps_total": (MetricSample({}, late),),
-    }
+def counted(**simulated: float) -> Snapshot:
+    series = {f"llmd_oke_simulator_{name}_total": (MetricSample({}, value),) for name, value in simulated.items()}
     return Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics"), series),))
 
 
-def test_a_note_reports_a_machine_too_slow_for_the_simulation() -> None:
-    (remark,) = about_simulation(snapshot(100, 0), snapshot(1100, 250))
+def test_a_note_reports_a_machine_too_slow_for_the_simulation():
+    before = counted(steps=100, late_steps=0)
+    (remark,) = about_simulation(before, counted(steps=1100, late_steps=250))
     assert "25% of its steps were late" in remark
-    assert list(about_simulation(snapshot(100, 0), snapshot(1100, 5))) == []
-    of_real_servers = Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics")),))
-    assert list(about_simulation(of_real_servers, of_real_servers)) == []
+    assert list(about_simulation(before, counted(steps=1100, late_steps=5))) == []
+    assert list(about_simulation(counted(), counted())) == [], "servers are real ones"
 
 
 MEASURED = 1 + 1 + 8

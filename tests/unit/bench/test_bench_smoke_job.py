@@ -42,16 +42,13 @@ def shown(result: SmokeResult) -> str:
 
 
 def test_a_packed_benchmark_result_is_shown_summarized_and_reported_as_the_original(result):
-    arrived = unpack(pack(REQUEST, HOW, result).result)
+    parcel = pack(REQUEST, HOW, result)
+    arrived = unpack(parcel.result)
     assert shown(arrived) == shown(result)
     assert {**summarize_result(arrived), "load": None} == {**summarize_result(result), "load": None}
     assert build_report(arrived).results.request_performance == build_report(result).results.request_performance
-
-
-def test_a_smoke_jobs_summary_is_stored_as_json_and_its_report_as_yaml(result):
-    texts = pack(REQUEST, HOW, result).texts
-    assert json.loads(texts["summary.json"])["passed"] is False
-    assert "version: '0.2'" in texts["report.yaml"]
+    assert json.loads(parcel.texts["summary.json"])["passed"] is False
+    assert "version: '0.2'" in parcel.texts["report.yaml"]
 
 
 def test_a_result_too_large_for_a_configmap_omits_token_times(result, monkeypatch):
@@ -112,8 +109,10 @@ async def run(deployment: Deployment, request=REQUEST, **told: str) -> tuple[Fak
     return cluster, await asyncio.to_thread(smoke_job.run, request, {**ENVIRONMENT, **told}, cluster)
 
 
-async def test_the_configmap_with_a_smoke_result_is_owned_by_its_job_and_read_back(deployment):
-    cluster, result = await run(deployment)
+async def test_a_smoke_jobs_configmap_is_owned_by_it_and_measured_with_the_rehearsals_time_scale(deployment):
+    how = RunContext(0.5, Basis.CALIBRATED, ("vLLM",), {})
+    cluster, result = await run(deployment, **{VARIABLE: how.to_text()})
+    assert (result.plan.time_scale, result.plan.basis, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))
     (written,) = cluster.applied
     assert written["metadata"]["name"] == "smoke-gpt"
     assert written["metadata"]["annotations"] == {smoke_job.JOB_ANNOTATION: "smoke-1"}
@@ -131,9 +130,3 @@ async def test_a_failed_evaluation_is_in_the_smoke_jobs_result_and_fails_the_job
     words = json.loads(termination_message("gpt", result))
     assert (words["passed"], words["failed"]) == (False, ["accuracy"])
     assert "gpt failed its smoke benchmark: accuracy 0, at least 0.95 share (0 of 20 questions" in words["message"]
-
-
-async def test_a_smoke_job_measures_with_the_rehearsals_time_scale(deployment):
-    how = RunContext(0.5, Basis.CALIBRATED, ("vLLM",), {})
-    _, result = await run(deployment, **{VARIABLE: how.to_text()})
-    assert (result.plan.time_scale, result.plan.basis, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))
