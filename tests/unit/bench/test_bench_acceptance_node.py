@@ -43,7 +43,7 @@ def test_a_nodes_gpus_are_those_that_amd_smi_lists(tmp_path):
     assert gpu.address == "0000:11:00.0"
 
 
-def test_an_image_without_amd_smi_lacks_the_tool_and_a_failing_one_is_the_nodes_fault(tmp_path, monkeypatch):
+def test_an_image_may_lack_amd_smi_and_a_failing_one_is_a_fault_of_the_node(tmp_path, monkeypatch):
     monkeypatch.setattr(amd_smi_gpus, "__defaults__", ((str(tmp_path / "amd-smi"),),))
     absent = next(iter(own_checks(REQUEST, tmp_path)))
     assert absent == CheckResult("gpus", "no tool", "the image has no amd-smi")

@@ -185,7 +185,7 @@ def test_a_failed_node_is_tainted_despite_conflicts_and_serving_goes_on_with_spa
     assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
 
 
-def test_a_node_that_fails_or_failed_before_prevents_serving_on_hold_or_if_too_few_passed():
+def test_failed_nodes_prevent_serving_if_on_failure_is_hold_or_too_few_passed():
     _, held = Cluster(reports=WITH_SLOW_NODE).lead(replace(REQUEST, on_failure="hold"))
     assert held[0].startswith("c failed (links: GPU 0")
     assert "onFailure is hold" in held[1]

@@ -24,7 +24,7 @@ from llmd_bench.queries import ask_all
 from llmd_oke.catalogue.benchmarks import builtin_set
 
 
-def test_the_kits_questions_are_reproducible_and_unique_and_answered_by_their_own_prompts():
+def test_the_kits_questions_are_reproducible_unique_and_answered_by_their_prompts():
     items = builtin_items(builtin_set())
     assert builtin_items(builtin_set()) == items
     assert len({item.prompt for item in items}) == len(items) == 80
@@ -101,7 +101,7 @@ async def test_an_evaluation_question_is_asked_again_after_a_temporary_failure(a
     assert all(item.right for item in answered)
 
 
-async def test_an_evaluation_whose_questions_were_not_asked_in_time_or_not_answered_is_an_error(ask):
+async def test_an_evaluation_whose_questions_were_not_asked_or_answered_is_an_error(ask):
     with pytest.raises(KitError, match="6 of 6 questions were not asked: the limit of 0 s was over"):
         await ask(lambda _: (200, "1"), limit_s=0.0)
     with pytest.raises(KitError, match="None of 6 questions was answered; the last: HTTP 503"):

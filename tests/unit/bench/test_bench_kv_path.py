@@ -64,7 +64,7 @@ def measured(prefill, decode):
     return measure(decode, prefill.region, READS, clock=itertools.count(step=0.25).__next__)
 
 
-def test_a_nixl_read_by_decode_transfers_prefills_bytes_is_timed_and_releases_its_handles():
+def test_a_nixl_read_transfers_prefills_bytes_is_timed_and_releases_its_handles():
     """The clock goes on by 0.25 s whenever it is asked: at the post, once while the read goes on, and at its end."""
     prefill, decode, _ = sides()
     assert decode.ends(4096) == (0, 0)

@@ -163,7 +163,7 @@ def test_the_measured_window_says_by_what_rule_it_was_chosen_and_has_requests_in
     assert sum(window_of(EVEN, ConstantRate(1), HEAD_AND_TAIL).has(record) for record in EVEN) == 7
 
 
-def test_tokens_that_arrive_and_requests_in_flight_are_counted_in_the_measured_window():
+def test_tokens_and_requests_in_flight_are_counted_in_the_measured_window():
     assert MeasuredWindow(1.5, 2.5).tokens([request(0, 0.0, 2.0), request(1, 1.0, 2.0)]) == 4.0
     assert MeasuredWindow(0.0, 9.0).tokens([request(0, 0.0, 2.0, failure=Failure.CUT)]) == 0.0
     assert MeasuredWindow(0.0, 4.0).in_flight([request(0, 0.0, 2.0), request(1, 1.0, 1.0), request(2, 3.0, 9.0)]) == 1.0

@@ -65,7 +65,7 @@ def test_a_result_too_large_for_a_configmap_omits_token_times(result, monkeypatc
     assert "too large" in arrived.notes[-1]
 
 
-def test_a_smoke_jobs_termination_message_names_missed_limits_a_slow_machine_and_what_to_do(result):
+def test_a_smoke_jobs_termination_message_names_missed_limits_and_a_slow_machine(result):
     words = json.loads(termination_message("gpt", result))
     assert words["failed"] == ["TTFT p95"]
     assert words["message"].startswith("gpt failed its smoke benchmark: TTFT p95")
@@ -109,7 +109,7 @@ async def run(deployment: Deployment, request=REQUEST, **told: str) -> tuple[Fak
     return cluster, await asyncio.to_thread(smoke_job.run, request, {**ENVIRONMENT, **told}, cluster)
 
 
-async def test_a_smoke_jobs_configmap_is_owned_by_it_and_measured_with_the_rehearsals_time_scale(deployment):
+async def test_a_smoke_jobs_configmap_is_its_own_and_has_the_rehearsals_time_scale(deployment):
     how = RunContext(0.5, Basis.CALIBRATED, ("vLLM",), {})
     cluster, result = await run(deployment, **{VARIABLE: how.to_text()})
     assert (result.plan.time_scale, result.plan.basis, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))

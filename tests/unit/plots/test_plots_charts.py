@@ -84,7 +84,7 @@ def test_a_terminal_plot_fits_its_size_and_has_no_colour_codes():
     assert "\x1b" not in plot(TERMINAL)
 
 
-def test_a_terminal_plot_has_labelled_axes_with_round_values_and_a_legend_with_each_basis():
+def test_a_terminal_plot_has_labelled_axes_and_a_legend_with_each_basis():
     first, *_, below, agg, disagg = plot(TERMINAL).splitlines()
     assert (first, below.strip()) == ("TPSG", "TPSU")
     assert all(f"{mark}┤" in plot(TERMINAL) for mark in (60, 80, 100, 120))

@@ -110,7 +110,7 @@ def test_latencies_of_single_requests_omit_failed_requests_and_truncated_lines(s
     assert (latencies.ttft_ms, latencies.itl_ms) == ([500, 750, 250], [125, 62.5, 125])
 
 
-def test_copying_a_history_copies_missing_runs_of_both_kinds_and_is_an_error_without_runs(loaded, tmp_path):
+def test_copying_a_history_copies_missing_runs_and_is_an_error_without_runs(loaded, tmp_path):
     target, told = FolderStore(tmp_path / "copy"), []
     assert len(copy_runs(loaded, target, "dev", told.append)) == 4
     assert copy_runs(loaded, target, "dev", told.append) == []

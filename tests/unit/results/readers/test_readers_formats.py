@@ -6,10 +6,12 @@ from llmd_bench.readers.source import gpu_product
 from results_rows import NAMES, row
 
 
-def test_rows_in_the_kits_format_are_read_unchanged(tmp_path):
-    for name in ("rows.jsonl", "rows.csv"):
-        write_rows([row()], tmp_path / name)
-        assert read(tmp_path / name).rows == (row(),)
+def test_rows_in_the_kits_format_are_read_unchanged_from_one_or_several_files(tmp_path):
+    files = [tmp_path / name for name in ("rows.jsonl", "rows.csv")]
+    for file in files:
+        write_rows([row()], file)
+        assert read(file).rows == (row(),)
+    assert read_all(files).rows == (row(), row())
 
 
 def test_results_in_subfolders_are_read_once_even_if_a_link_leads_to_them(tmp_path):
@@ -54,12 +56,6 @@ def test_a_result_is_rejected_if_the_topology_given_as_a_hint_is_invalid(tmp_pat
     path = tmp_path / "a.yaml"
     path.write_text("{version: '0.1', metrics: {requests: {total: 1}}, scenario: {}}")
     assert "is no topology" in read(path, Hints(topology="many")).rejected[0].why
-
-
-def test_several_result_files_can_be_read_together(tmp_path):
-    for name in ("a.jsonl", "b.jsonl"):
-        write_rows([row()], tmp_path / name)
-    assert len(read_all([tmp_path / "a.jsonl", tmp_path / "b.jsonl"]).rows) == 2
 
 
 def test_unreadable_result_files_in_a_folder_are_named(tmp_path):

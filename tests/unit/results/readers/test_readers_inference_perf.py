@@ -97,9 +97,9 @@ def made(shape: LoadShape, **changes) -> dict:
 def test_a_load_is_written_as_the_inference_perf_profile_of_llm_ds_guide():
     """llm-d-benchmark, profile guide_pd-disaggregation_1."""
     told = made(ConstantRate(45), duration_s=120)
-    assert told["load"]["type"] == "constant"
+    load = {"type": "constant", "num_workers": 45, "worker_max_concurrency": 100}
+    assert load.items() <= told["load"].items()
     assert told["load"]["stages"] == [{"rate": 45, "duration": 120}]
-    assert (told["load"]["num_workers"], told["load"]["worker_max_concurrency"]) == (45, 100)
     assert told["api"] == {"type": "completion", "streaming": True}
     assert told["server"]["ignore_eos"] is True
     lengths = told["data"]["input_distribution"]  # for old and new releases

@@ -30,18 +30,16 @@ Total Token throughput (tok/s):          {total}
 """
 
 
-def log(*runs, workload="decode", gpus=2):
-    config = (
-        f"CONFIG: model=openai/gpt-oss-120b tp=2 dp=1 gpu_count={gpus} ep=false workload={workload} isl=4096 osl=256"
-    )
+def log(*runs, workload="decode"):
+    load = f"workload={workload} isl=4096 osl=256"
+    config = f"CONFIG: model=openai/gpt-oss-120b tp=2 dp=1 gpu_count=2 ep=false {load}"
     calibration = f"CALIBRATION: concurrency=4 num_prompts=20\n{bench(1.0, 17.0)}"
     return "\n".join(["PD_CONFIG_START", config, calibration, *runs, "PD_CONFIG_END"])
 
 
 def run(concurrency, text, end=True):
-    return f"BENCH_RUN: concurrency={concurrency} tp=2\n{text}" + (
-        f"BENCH_RUN_END: concurrency={concurrency}\n" if end else ""
-    )
+    ended = f"BENCH_RUN_END: concurrency={concurrency}\n" if end else ""
+    return f"BENCH_RUN: concurrency={concurrency} tp=2\n{text}{ended}"
 
 
 def read_text(tmp_path, text, name="pd-config-decode-tp2.log", hints=MODEL):
@@ -87,17 +85,13 @@ def test_broken_runs_in_a_j_pareto_log_are_named_by_line_and_others_are_read(tmp
     assert all(lines[item.line - 1].startswith("BENCH_RUN: ") for item in result.rejected)
 
 
-def test_a_j_pareto_sweep_of_a_deployment_has_its_topology_and_gpus(tmp_path):
+def test_a_j_pareto_sweep_has_its_deployments_topology_and_gpus_or_requests_them(tmp_path):
     config = "CONFIG: target=disagg-2p-tp1-1d-tp2 model=openai/gpt-oss-120b isl=4096 osl=256 gpu_count=4"
     text = "\n".join(["SWEEP_START", config, run(32, bench(2752.0, 46784.0))])
-    (row,) = read_text(tmp_path, text, "pareto-2p.log").rows
+    (row,) = read_text(tmp_path, text).rows
     assert (row.subject, row.topology, row.gpus_counted) == ("end-to-end", "2p-tp1-1d-tp2", 4)
-
-
-def test_a_gpu_count_of_zero_in_a_j_pareto_log_is_requested_as_a_hint(tmp_path):
-    config = "CONFIG: target=agg-tp4 model=openai/gpt-oss-120b isl=4096 osl=256 gpu_count=0"
-    result = read_text(tmp_path, "\n".join(["SWEEP_START", config, run(32, bench(2752.0, 46784.0))]))
-    assert "how many GPUs" in result.rejected[0].why
+    uncounted = read_text(tmp_path, text.replace("disagg-2p-tp1-1d-tp2", "agg-tp4").replace("count=4", "count=0"))
+    assert "how many GPUs" in uncounted.rejected[0].why
 
 
 SCALING = """,Decode,ISL: 4096,OSL: 256,,,
