@@ -111,28 +111,24 @@ def test_acceptance_fails_a_node_with_a_missing_gpu_or_one_with_memory_errors():
     assert judge_gpus(faulty, LIMITS) == failed("gpus", "GPU 7 (0000:17:00.0) has 3 uncorrectable memory errors")
 
 
-def sysfs(folder):
-    for item in PORTS:
-        files = {
-            f"class/infiniband/{item.device}/device/numa_node": item.socket,
-            f"class/infiniband/{item.device}/ports/1/state": item.state,
-            f"class/infiniband/{item.device}/ports/1/phys_state": item.physical_state,
-            f"class/infiniband/{item.device}/ports/1/gids/3": item.gid,
-            f"class/infiniband/{item.device}/ports/1/gid_attrs/types/3": item.gid_type,
-            f"class/infiniband/{item.device}/ports/1/gid_attrs/ndevs/3": item.interface,
-            f"class/net/{item.interface}/mtu": item.mtu_bytes,
-        }
-        for name, value in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(f"{value}\n")
-    return folder
-
-
 def test_rdma_ports_are_read_from_sysfs_with_the_expected_gid_or_an_empty_one(tmp_path):
-    folder = sysfs(tmp_path)
-    assert read_ports(folder, 3) == PORTS
+    for item in PORTS:
+        port_files = tmp_path / "class/infiniband" / item.device / "ports/1"
+        files = {
+            port_files.parents[1] / "device/numa_node": item.socket,
+            port_files / "state": item.state,
+            port_files / "phys_state": item.physical_state,
+            port_files / "gids/3": item.gid,
+            port_files / "gid_attrs/types/3": item.gid_type,
+            port_files / "gid_attrs/ndevs/3": item.interface,
+            tmp_path / "class/net" / item.interface / "mtu": item.mtu_bytes,
+        }
+        for file, value in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{value}\n")
+    assert read_ports(tmp_path, 3) == PORTS
     unset = {"gid": "", "gid_type": "", "interface": "", "mtu_bytes": None}
-    assert read_ports(folder, 1) == tuple(port(number, **unset) for number in range(8))
+    assert read_ports(tmp_path, 1) == tuple(port(number, **unset) for number in range(8))
 
 
 @pytest.mark.parametrize(

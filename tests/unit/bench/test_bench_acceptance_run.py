@@ -18,18 +18,9 @@ from llmd_pods.acceptance import (
     PairMeasurement,
     result_name,
 )
-from llmd_pods.acceptance_run import (
-    AcceptanceRun,
-    ConflictError,
-    RunRequest,
-    judge,
-    judge_pool,
-    request_from_json,
-)
+from llmd_pods.acceptance_run import AcceptanceRun, ConflictError, RunRequest, judge, judge_pool, request_from_json
 
 LIMITS = NodeRequirements(8, 8, 3, 4220, 40.0, 350.0, 310.0, 0.9)
-DEVICES = {"amd.com/gpu": 8, "nvidia.com/sriov-rdma-vf": 8}
-POD = {"metadata": {"labels": {}}, "spec": {"containers": [{"name": "node", "env": []}]}}
 REQUEST = RunRequest(
     pool="mi300x",
     selector="pool=mi300x",
@@ -37,10 +28,10 @@ REQUEST = RunRequest(
     needed=2,
     on_failure="spares",
     image="vllm:v1",
-    devices=DEVICES,
+    devices={"amd.com/gpu": 8, "nvidia.com/sriov-rdma-vf": 8},
     checks=("gpus", "links", "all-reduce"),
     limits=LIMITS,
-    pod=POD,
+    pod={"metadata": {"labels": {}}, "spec": {"containers": [{"name": "node", "env": []}]}},
     node_request={"checks": ["gpus"]},
     most_rounds=8,
     placement_limit_s=15,

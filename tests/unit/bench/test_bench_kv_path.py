@@ -53,11 +53,7 @@ READS = Reads(PIECES, repeats=2, warm_ups=1, limit_s=60)
 def sides(buffer_bytes=4096, **changes):
     memory = Memory()
     api, torch = api_of(memory, **changes), torch_of(memory)
-    return (
-        Endpoint("prefill", buffer_bytes, PATTERN, api, torch),
-        Endpoint("decode", 4096, 0, api, torch),
-        api,
-    )
+    return (Endpoint("prefill", buffer_bytes, PATTERN, api, torch), Endpoint("decode", 4096, 0, api, torch), api)
 
 
 def measured(prefill, decode):

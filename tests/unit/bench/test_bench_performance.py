@@ -1,11 +1,23 @@
 import math
+from dataclasses import replace
 
 import pytest
-from bench_records import failed, request
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_bench.load.records import Failure, percentile
+from llmd_bench.load.records import Failure, RequestRecord, percentile
 from llmd_bench.performance import describe, single, summarize
+
+
+def request(index=0, started_s=0.0, first_s=0.5, gap_s=0.1, tokens=6, events=None, **changes) -> RequestRecord:
+    times_s = tuple(first_s + gap_s * number for number in range(events or tokens))
+    record = RequestRecord(index, started_s, times_s[-1], times_s, 100, tokens, counted_by_server=True)
+    return replace(record, **changes)
+
+
+def failed(index=9, **changes) -> RequestRecord:
+    record = RequestRecord(index, started_s=0, latency_s=0.1, failure=Failure.STATUS, error="HTTP 503: x")
+    return replace(record, **changes)
+
 
 samples = st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=60)
 

@@ -54,13 +54,7 @@ def test_every_failure_kind_has_an_explanation(failure):
     assert result.meaning
 
 
-FINE = Health(
-    slip_ms=Delay(0.1, 0.1, 4.0, 9.0),
-    loop_lag_ms=Delay(0.1, 0.1, 1.0, 2.0),
-    cpu_share=(0.4,),
-    offered_requests_per_s=45.0,
-    sent_requests_per_s=44.9,
-)
+FINE = Health(Delay(0.1, 0.1, 4.0, 9.0), Delay(0.1, 0.1, 1.0, 2.0), (0.4,), 45.0, 44.9)
 
 
 def sent(index, due_s, started_s) -> RequestRecord:

@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from bench_records import failed, request
 from fake_deployment import REQUEST, TOPOLOGY
 from llmd_base.addresses import HttpEndpoint, PodAddress
 from llmd_base.row import Basis
@@ -11,6 +10,7 @@ from llmd_bench.run_context import VARIABLE, RunContext, from_environment
 from llmd_bench.smoke import resolve
 from llmd_bench.smoke_request import SmokeLimits, from_json, judge
 from test_bench_evidence import decode, prefill, prove, router
+from test_bench_performance import failed, request
 
 PODS = {
     "router": [PodAddress("r", "10.0.0.1")],

@@ -241,11 +241,7 @@ async def test_a_load_with_more_processes_than_users_still_sends_every_request(d
     ("stage", "options", "shortfall"),
     [
         (LoadStage(ClosedLoop(1), duration_s=60), {"limit_s": 0.3}, "the time limit came before its end"),
-        (
-            LoadStage(ClosedLoop(1), requests=7),
-            {"limit_s": 0.5},
-            "3 of 7 requests were not sent within the time limit",
-        ),
+        (LoadStage(ClosedLoop(1), requests=7), {"limit_s": 0.5}, "3 of 7 requests were not sent within the time limit"),
         (
             LoadStage(ConstantRate(100), requests=3),
             {"conditions": StageConditions(trim=Trim(warmup_s=60))},

@@ -31,29 +31,20 @@ LEADING_OUT = (
 )
 
 
-class _Listed(FolderStore):
-    """A store whose listing has one more name, as a bucket's may."""
-
-    name: str = ""
-
-    def names(self, below):
-        return [ROWS, self.name]
-
-    def read(self, name):
-        return row_json(row()).encode()
-
-
-def listed(tmp_path, name):
-    store = _Listed(tmp_path)
-    object.__setattr__(store, "name", name)
-    return store
-
-
 @pytest.mark.parametrize("name", LEADING_OUT)
 def test_a_run_with_a_name_that_leaves_its_folder_is_not_copied_at_all(tmp_path, name):
+    class Listed(FolderStore):
+        """A store whose listing has one more name, as a bucket's may."""
+
+        def names(self, below):
+            return [ROWS, name]
+
+        def read(self, name):
+            return row_json(row()).encode()
+
     target = tmp_path / "history"
     with pytest.raises(KitError, match="the name "):
-        copy_runs(listed(tmp_path, name), FolderStore(target), "dev", lambda _: None)
+        copy_runs(Listed(tmp_path), FolderStore(target), "dev", lambda _: None)
     assert not target.exists()
     assert not [path for path in tmp_path.rglob("*") if "outside" in path.name]
 

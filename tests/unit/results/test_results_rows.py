@@ -14,13 +14,10 @@ RECORDS = (
 )
 
 
-def result(shape, **changes) -> StageResult:
-    whole = {"records": RECORDS, "health": Health(), "window": MeasuredWindow(0.0, 2.0)}
-    return StageResult(LoadStage(shape, requests=3), **{**whole, **changes})
-
-
 def of(shape, **changes):
-    return stage_row(result(shape, **changes), model="m", gpu="MI300X", gpus_counted=2, topology="agg-tp1-2r")
+    whole = {"records": RECORDS, "health": Health(), "window": MeasuredWindow(0.0, 2.0)}
+    result = StageResult(LoadStage(shape, requests=3), **{**whole, **changes})
+    return stage_row(result, model="m", gpu="MI300X", gpus_counted=2, topology="agg-tp1-2r")
 
 
 def test_a_load_stages_row_has_rates_and_latencies_of_its_measured_window():

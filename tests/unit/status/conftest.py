@@ -10,7 +10,7 @@ import pytest
 import stack_files
 from llmd_oke.cli.main import app
 from llmd_oke.operations.status import load
-from stack_cluster import StackCluster, healthy_cluster, served, small_stack
+from stack_cluster import StackCluster, cluster_of, served, small_plan, small_stack
 from typer.testing import CliRunner, Result
 
 
@@ -21,7 +21,7 @@ def _sleep_not(_seconds: float) -> None:
 @pytest.fixture
 def cluster() -> StackCluster:
     """A cluster where all is well, until a test changes it."""
-    return healthy_cluster()
+    return cluster_of(small_plan())
 
 
 @pytest.fixture

@@ -148,11 +148,6 @@ def small_plan() -> Plan:
     return stack_files.plan(*small_stack()["models"], nodes=1)
 
 
-def healthy_cluster() -> StackCluster:
-    """The cluster of `small_stack` where all is well, and nobody asks anything of it."""
-    return cluster_of(small_plan())
-
-
 def cluster_of(plan: Plan) -> StackCluster:
     """The cluster of a plan where all is well."""
     cluster = StackCluster(plan, nodes=[node(f"node-{index}") for index in range(plan.pools[0].size)])
