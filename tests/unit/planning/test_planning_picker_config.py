@@ -8,7 +8,7 @@ import yaml
 from llmd_base.errors import SET, InvalidStack, Problem
 from llmd_oke import planning
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
-from llmd_oke.program.declare import Rendered, render
+from llmd_oke.program.declare import render
 from stack_files import existing_pool, model, paths, plan, stack
 
 PATH = "models[0].router.config"
@@ -72,15 +72,15 @@ def with_weight(weight: object) -> dict[str, Any]:
     return config
 
 
+def with_profile(profile: object) -> dict[str, Any]:
+    return {**PD, "schedulingProfiles": [*PD["schedulingProfiles"], profile]}
+
+
 WITH_SCORER = with_plugins({"type": "session-affinity-scorer"})
 
 
-@pytest.fixture(scope="module")
-def rendered() -> Rendered:
-    return render(document(WITH_SCORER))
-
-
-def test_a_custom_picker_config_is_rendered_into_the_pickers_configmap_unchanged(rendered: Rendered):
+def test_a_custom_picker_config_is_rendered_unchanged_and_its_plugins_are_permitted():
+    rendered = render(document(WITH_SCORER))
     (texts,) = (
         item.inputs["data"]
         for item in rendered.resources
@@ -89,6 +89,14 @@ def test_a_custom_picker_config_is_rendered_into_the_pickers_configmap_unchanged
     (text,) = texts.values()
     version = endpoint_picker("v0.10.0").api_versions[0]
     assert yaml.safe_load(text) == {"apiVersion": version, "kind": "EndpointPickerConfig", **WITH_SCORER}
+    (picker,) = (
+        container
+        for item in rendered.resources
+        if item.type.endswith(":Deployment")
+        for container in item.inputs["spec"]["template"]["spec"]["containers"]
+        if container["name"] == "epp"
+    )
+    assert "--allow-experimental-plugins" in picker["args"]
 
 
 def test_the_plans_router_profile_is_named_own_if_the_stack_has_a_picker_config():
@@ -111,10 +119,7 @@ def test_router_settings_beside_a_custom_picker_config_are_refused(key: str, val
         (with_plugins({"name": "x"}), "an item of plugins has no type"),
         (with_plugins({"type": []}), "type in plugins is not of type string"),
         ({**PD, "apiVersion": None}, "doesn't read apiVersion null"),
-        (
-            {**PD, "schedulingProfiles": [*PD["schedulingProfiles"], {"name": "x", "plugins": [{}]}]},
-            "a plugin of profile x has no pluginRef",
-        ),
+        (with_profile({"name": "x", "plugins": [{}]}), "a plugin of profile x has no pluginRef"),
         (with_plugins({"type": "prefix-cache-scorer", "parameters": {"weight": 1}}), "no parameter weight"),
         (with_plugins({"type": "no-such-scorer"}), "knows of no plugin no-such-scorer"),
         ({**PD, "schedulingProfiles": []}, "no schedulingProfiles"),
@@ -122,8 +127,8 @@ def test_router_settings_beside_a_custom_picker_config_are_refused(key: str, val
         ({**PD, "plugins": [*PD["plugins"], 42]}, "plugins has 42, which is no object"),
         (with_plugins({"type": "queue-scorer", "parameters": 7}), "parameters in plugins is not of type object"),
         (with_plugins({"type": "queue-scorer", "params": {}}), "plugins has no key params"),
-        ({**PD, "schedulingProfiles": [*PD["schedulingProfiles"], {"name": "x", "plugins": "y"}]}, "not of type array"),
-        ({**PD, "featureGates": [], "schedulingProfiles": [*PD["schedulingProfiles"], 7]}, "has 7, which is no object"),
+        (with_profile({"name": "x", "plugins": "y"}), "not of type array"),
+        ({**with_profile(7), "featureGates": []}, "has 7, which is no object"),
         ({**PD, "dataLayer": {"sources": [{"pluginRef": "absent"}]}}, "dataLayer names plugin absent"),
         (with_weight("heavy"), "weight in plugins of profile decode is not of type number"),
     ],
@@ -184,17 +189,6 @@ def test_a_picker_config_that_runs_but_routes_wrongly_is_refused_with_a_source(c
 def test_a_picker_config_whose_prefix_scorer_names_the_precise_producer_is_accepted():
     named = {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}
     assert problems(with_plugins(*PRECISE, {"type": "prefix-cache-scorer", "parameters": named})) == []
-
-
-def test_the_picker_permits_experimental_plugins_with_a_custom_config(rendered: Rendered):
-    (picker,) = (
-        container
-        for item in rendered.resources
-        if item.type.endswith(":Deployment")
-        for container in item.inputs["spec"]["template"]["spec"]["containers"]
-        if container["name"] == "epp"
-    )
-    assert "--allow-experimental-plugins" in picker["args"]
 
 
 @pytest.mark.parametrize(

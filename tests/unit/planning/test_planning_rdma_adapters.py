@@ -50,10 +50,27 @@ def test_servers_over_mi355x_nodes_get_all_ports_of_each_node(scheme: str, resou
     assert [[pod.virtual_functions for pod in node.servers] for node in plan.nodes] == [[8]] * 4
 
 
-def test_without_amds_names_the_schemes_for_these_adapters_are_named():
-    accepted, why = problems(cluster=existing_cluster())["rdma"]
-    assert accepted.startswith("cluster.virtualFunctions: amd-vnic or amd-nic where the cluster has them")
-    assert "ionic" in why
+CREATED = {"cluster": created_cluster(), "gpuPools": [created_pool(shape="BM.GPU.MI355X.8")]}
+UNNAMED = {"cluster": existing_cluster()}
+WITHOUT = {"rdma": "none", "topology": "1p-tp8-1d-tp8", "engine": {}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "accepted", "reason"),
+    [
+        (UNNAMED, "cluster.virtualFunctions: amd-vnic or amd-nic where the cluster has them", "ionic"),
+        (CREATED, "none, or another shape in gpuPools[0]", "mode: existing"),
+        ({**WITHOUT, **UNNAMED}, "sriov-vf, with cluster.virtualFunctions: amd-vnic or amd-nic", ""),
+        ({**WITHOUT, **CREATED}, "units that fit one node, or another shape", ""),
+    ],
+    ids=["an existing cluster", "a created one", "without RDMA in an existing one", "without RDMA in a created one"],
+)
+def test_without_names_of_ports_the_refusal_says_what_the_cluster_can_have(
+    changes: dict[str, Any], accepted: str, reason: str
+):
+    told, why = problems(**changes)["rdma"]
+    assert told.startswith(accepted)
+    assert reason in why
 
 
 def test_a_misspelt_key_of_the_cluster_is_the_only_problem_reported_on_mi355x():
@@ -66,24 +83,6 @@ def test_virtual_functions_of_other_adapters_are_refused_once_for_pools_of_one_s
     with pytest.raises(InvalidStack) as refused:
         planning.plan_object(document(cluster=existing_cluster(virtualFunctions="oci-hpc-oke"), gpuPools=pools))
     assert [problem.path for problem in refused.value.problems].count("cluster.virtualFunctions") == 1
-
-
-def test_without_rdma_servers_on_several_mi355x_nodes_are_told_which_ports_to_name():
-    accepted, _ = problems(rdma="none", topology="1p-tp8-1d-tp8", engine={}, cluster=existing_cluster())["rdma"]
-    assert accepted == "sriov-vf, with cluster.virtualFunctions: amd-vnic or amd-nic"
-
-
-def test_without_rdma_mi355x_servers_of_a_created_cluster_are_told_no_ports_to_name():
-    changes: dict[str, Any] = {"cluster": created_cluster(), "gpuPools": [created_pool(shape="BM.GPU.MI355X.8")]}
-    accepted, _ = problems(rdma="none", topology="1p-tp8-1d-tp8", engine={}, **changes)["rdma"]
-    assert accepted == "units that fit one node, or another shape"
-
-
-def test_a_cluster_that_the_kit_creates_gives_pods_no_ports_of_these_adapters():
-    changes: dict[str, Any] = {"cluster": created_cluster(), "gpuPools": [existing_pool(shape="BM.GPU.MI355X.8")]}
-    accepted, why = problems(**changes)["rdma"]
-    assert accepted == "none, or another shape in gpuPools[0]"
-    assert "mode: existing" in why
 
 
 @pytest.mark.parametrize(

@@ -65,17 +65,13 @@ def test_a_stack_is_accepted_exactly_with_server_pairs_that_the_tuner_is_offered
 
 
 def test_each_parallelism_offered_to_the_tuner_has_a_unique_parsable_short_form():
+    """Data parallelism is offered for models with experts alone."""
     for name in catalogue.model_names():
-        spreads = list(divided_spreads(known_model(name), 8, 32))
+        spreads, experts = list(divided_spreads(known_model(name), 8, 32)), known_model(name).architecture.experts
         assert len({spread.kind for spread in spreads}) == len(spreads), name
         for spread in spreads:
             (servers,) = Topology.model_validate(aggregated_short_form(spread, 1)).servers().values()
             assert servers.parallelism(expert_parallel=spread.expert_parallel, node_gpus=8) == spread, name
-
-
-def test_the_tuner_is_offered_data_parallelism_only_for_models_with_experts():
-    for name in catalogue.model_names():
-        spreads, experts = list(divided_spreads(known_model(name), 8, 32)), known_model(name).architecture.experts
         assert all(spread.tensor_parallel_size <= 8 and spread.gpus_per_node <= 8 for spread in spreads), name
         assert (experts is not None) == any(spread.data_parallel_size > 1 for spread in spreads), name
 
@@ -83,16 +79,18 @@ def test_the_tuner_is_offered_data_parallelism_only_for_models_with_experts():
 @pytest.mark.parametrize(("size", "gpus"), [(14336, {1, 2, 4, 8, 16}), (None, {1, 2, 4, 8, 16, 24})])
 def test_the_tuner_is_offered_servers_that_split_experts_of_known_size_equally(size: int | None, gpus: set[int]):
     entry = known_model("mixtral-8x7b")
-    assert entry.architecture.experts is not None
     experts = entry.architecture.experts.model_copy(update={"intermediate_size": size})
     sized = entry.model_copy(update={"architecture": entry.architecture.model_copy(update={"experts": experts})})
     assert {spread.gpus for spread in divided_spreads(sized, 8, 24) if not spread.expert_parallel} == gpus
 
 
-def test_the_tuner_is_offered_servers_over_two_nodes_for_models_with_experts(by_model: dict[str, ServerChoices]):
+def test_the_tuner_is_offered_servers_over_nodes_up_to_the_number_of_gpus(by_model: dict[str, ServerChoices]):
     offered, wide = by_model["deepseek-v3"], Parallelism(1, 16, True, 2)
     assert wide in offered.aggregated
     assert (wide, wide) in offered.disaggregated
+    possible = possible_servers(known_model("gpt-oss-120b"), SHAPE, 8 * NODES, 0.95)
+    for choices in (by_model["gpt-oss-120b"], possible):
+        assert max(first.gpus + second.gpus for first, second in choices.disaggregated) == 8 * NODES
 
 
 def test_the_tuner_is_offered_servers_that_fit_beside_a_stacks_other_models():
@@ -122,12 +120,6 @@ def test_the_tuner_is_offered_no_servers_that_a_models_weights_do_not_fit_in(nam
     offered = possible_servers(known_model(name), SHAPE, 16, 0.95)
     assert min(spread.gpus for spread in offered.spreads) == 4
     assert possible_servers(known_model(name), SHAPE, 2, 0.95).spreads == ()
-
-
-def test_no_server_pair_offered_to_the_tuner_has_more_gpus_than_available(by_model: dict[str, ServerChoices]):
-    possible = possible_servers(known_model("gpt-oss-120b"), SHAPE, 8 * NODES, 0.95)
-    for offered in (by_model["gpt-oss-120b"], possible):
-        assert max(first.gpus + second.gpus for first, second in offered.disaggregated) == 8 * NODES
 
 
 def test_the_tuner_is_offered_whole_experts_where_their_blocks_cannot_be_shared():

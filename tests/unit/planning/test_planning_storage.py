@@ -12,6 +12,7 @@ from stack_files import DOMAIN, created_pool, existing_pool, model, ocid, paths,
 PLACE = {"availabilityDomain": DOMAIN}
 FILE_SYSTEM = {"fileSystemId": "ocid1.filesystem.oc1..f", "mountTargetIp": "10.0.0.9", "exportPath": "/models"}
 LLAMA = model("agg-tp1-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
+CACHE = {"modelCache": {"kind": "node-disk"}}
 
 
 def storage(kind: str, **cache: Any) -> dict[str, Any]:
@@ -35,9 +36,11 @@ def test_a_model_cache_on_node_disks_or_an_existing_file_system_is_accepted(cach
     assert problems(storage=cache) == []
 
 
-def test_weights_of_all_models_must_fit_the_model_cache_on_a_node():
+def test_weights_of_all_models_each_counted_once_must_fit_the_model_cache_on_a_node():
     problem = only(model(), LLAMA, storage=storage("node-disk", capacityGib=100))
     assert (problem.path, problem.value) == ("storage.modelCache.capacityGib", 100)
+    twice = [model(), model("agg-tp1-1r", name="again")]
+    assert problems(*twice, storage=storage("node-disk", capacityGib=70)) == []
 
 
 def test_a_too_small_model_cache_is_refused_with_a_size_that_is_accepted(monkeypatch: pytest.MonkeyPatch):
@@ -120,11 +123,6 @@ def test_pods_without_internet_access_require_weights_from_a_bucket(
 ):
     result = refusals(stack_changes={"storage": storage}, network=network, cni=cni)
     assert list(result) == ([path] if path else [])
-
-
-def test_a_model_that_two_entries_serve_is_counted_once_in_the_model_cache():
-    twice = [model(), model("agg-tp1-1r", name="again")]
-    assert problems(*twice, storage=storage("node-disk", capacityGib=70)) == []
 
 
 def test_mirrored_disks_have_half_the_capacity_of_striped_ones():
@@ -273,9 +271,8 @@ def test_servers_files_must_fit_the_boot_volume_if_local_disks_are_unused():
     assert "(accepted: at least 658, or a storage.modelCache)" in small["gpuPools[0].bootVolumeGib"]
     assert "gpuPools[0].bootVolumeGib" in refusals(created_pool(nvme="none", bootVolumeGib=657))
     assert refusals(created_pool(nvme="none", bootVolumeGib=658)) == refusals(created_pool()) == {}
-    assert (
-        problems(gpuPools=[existing_pool(nvme="none", bootVolumeGib=512)]) == []
-    )  # nobody knows of those nodes' disks
+    disks_of_others = existing_pool(nvme="none", bootVolumeGib=512)
+    assert problems(gpuPools=[disks_of_others]) == []
 
 
 def test_an_unknown_release_is_the_only_problem_of_created_pools_with_enough_disk():
@@ -283,11 +280,17 @@ def test_an_unknown_release_is_the_only_problem_of_created_pools_with_enough_dis
     assert refusals(created_pool(), stack_changes={"storage": storage("node-disk", capacityGib=100)}) == {}
 
 
-def test_local_disks_too_small_for_pods_are_reported_at_the_pools_nvme_key(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("disk_gib", "changes", "words"),
+    [(500, {}, "450 GiB for pods (accepted: a storage.modelCache)"), (150, {"storage": CACHE}, "71 GiB for pods")],
+    ids=["pods alone", "weights beside pods"],
+)
+def test_local_disks_too_small_for_pods_are_reported_at_the_pools_nvme_key(
+    monkeypatch: pytest.MonkeyPatch, disk_gib: int, changes: dict[str, Any], words: str
+):
     """No node of the catalogue has disks so small."""
-    monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 500)
-    small = refusals(created_pool())["gpuPools[0].nvme"]
-    assert "its disks have 450 GiB for pods (accepted: a storage.modelCache)" in small
+    monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: disk_gib)
+    assert f"its disks have {words}" in refusals(created_pool(), stack_changes=changes)["gpuPools[0].nvme"]
 
 
 @pytest.mark.parametrize("striped_gib", [1000, 592 / 0.9])
@@ -298,12 +301,6 @@ def test_striping_is_proposed_where_mirrored_disks_are_too_small_for_pods(
     monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda pool: sizes[pool.nvme])
     assert "(accepted: raid-0, or a storage.modelCache)" in refusals(created_pool())["gpuPools[0].nvme"]
     assert refusals(created_pool(nvme="raid-0")) == {}
-
-
-def test_weights_on_local_disks_leave_pods_less_room(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("llmd_oke.planning.storage.node_disk_gib", lambda _: 150)
-    small = refusals(created_pool(), stack_changes={"storage": storage("node-disk")})["gpuPools[0].nvme"]
-    assert "its disks have 71 GiB for pods" in small
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,10 @@ def test_tags_that_oci_would_refuse_are_refused_before_any_change(tags: dict[str
     assert why in refused(**tags)[path]
 
 
-def test_the_maximum_number_of_tags_is_accepted():
+@pytest.mark.parametrize(("further", "paths"), [(0, []), (1, ["tags"])])
+def test_tags_of_exactly_the_maximum_number_and_number_of_bytes_are_accepted(further: int, paths: list[str]):
     defined = {"A": {f"k{i}": "v" for i in range(62)}}
     assert refused(freeform={f"k{i}": "v" * 256 for i in range(8)}, defined=defined, ignored=["Audit.Owner"]) == {}
-
-
-@pytest.mark.parametrize(("further", "paths"), [(0, []), (1, ["tags"])])
-def test_tags_of_exactly_the_maximum_number_of_bytes_are_accepted(further: int, paths: list[str]):
     full = {f"k{i:02}": "v" * 256 for i in range(16)}
     rest = 4400 - len(json.dumps([{}, {"A": {**full, "last": ""}}]))
     assert list(refused(defined={"A": {**full, "last": "ü" + "v" * (rest - 2 + further)}})) == paths
@@ -87,11 +84,12 @@ def test_check_advises_on_tags_unless_the_stack_creates_its_cluster():
     tags = {"freeform": {"team": "a"}}
     for made, told in ((plan(tags=tags), ["tags"]), (planning.plan(validated(stack_changes={"tags": tags})), [])):
         assert [item.path for item in made.advice if item.path == "tags"] == told
+    balanced = plan(tags=tags, frontDoor={"exposure": "internal"}).advice
+    assert ["load balancers alone" in item.text for item in balanced if item.path == "tags"] == [True]
 
 
 def test_nodes_have_a_tag_whose_value_is_unique_to_the_stack():
     tagged = planning.plan(validated(iam={"nodeTag": "Operations.Cluster"}))
-    assert tagged.created is not None
     name = tagged.created.tags.defined["Operations.Cluster"]
     assert name.startswith("prod-us-ashburn-1-")
     assert "defined-tags" in tagged.created.iam.nodes
@@ -115,11 +113,6 @@ def test_a_node_tag_that_is_reserved_incomplete_or_set_otherwise_is_refused(tag:
 def test_check_warns_of_a_node_tag_that_no_dynamic_group_of_the_stack_uses(rights: dict[str, Any]):
     advice = planning.plan(validated(iam={"nodeTag": "Operations.Cluster", **rights})).advice
     assert ["restricts nothing" in item.text for item in advice if item.path == "cluster.iam.nodeTag"] == [True]
-
-
-def test_check_warns_of_tags_that_reach_only_an_existing_clusters_load_balancer():
-    told = plan(tags={"freeform": {"team": "a"}}, frontDoor={"exposure": "internal"}).advice
-    assert ["load balancers alone" in item.text for item in told if item.path == "tags"] == [True]
 
 
 @pytest.mark.parametrize(
