@@ -10,28 +10,24 @@ SHARE = EngineSetting(flag="spare-share", text="Spare.", kind="number", vllm=Fla
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "argument"),
+    ("setting", "value", "argument", "written"),
     [
-        (SWITCH, True, "--enable-speed"),
-        (SWITCH, False, "--no-enable-speed"),
-        (SHARE, 0.50, "--spare-share=0.5"),
-        (SHARE, 1.0, "--spare-share=1"),
-        (SHARE, 0.9123456789, "--spare-share=0.9123456789"),
-        (SHARE, 64, "--spare-share=64"),
+        (SWITCH, True, "--enable-speed", "true"),
+        (SWITCH, False, "--no-enable-speed", "false"),
+        (SHARE, 0.50, "--spare-share=0.5", "0.5"),
+        (SHARE, 1.0, "--spare-share=1", "1"),
+        (SHARE, 0.9123456789, "--spare-share=0.9123456789", "0.9123456789"),
+        (SHARE, 64, "--spare-share=64", "64"),
     ],
 )
 def test_a_vllm_setting_of_the_stack_file_becomes_one_vllm_argument(
-    setting: EngineSetting, value: SettingValue, argument: str
+    setting: EngineSetting, value: SettingValue, argument: str, written: str
 ):
-    assert setting.argument(value) == argument
-    assert setting.read(setting.written(value)) == value
+    assert (setting.argument(value), setting.written(value)) == (argument, written)
+    assert setting.read(written) == value
 
 
-def test_truth_values_of_vllm_settings_are_written_in_lower_case():
-    assert [SWITCH.written(value) for value in (True, False)] == ["true", "false"]
-
-
-def test_all_notations_of_a_vllm_flag_are_assigned_to_its_stack_file_key():
+def test_all_notations_of_a_vllm_flag_are_assigned_to_its_stack_file_key_and_type():
     port = ReservedFlag(flag="port", instead="nothing", vllm=Flag(kind="integer"))
     assert EngineSettings(settings=(SWITCH, SHARE), reserved=(port,)).taken() == {
         "--enable-speed": "engine.enableSpeed",
@@ -40,9 +36,6 @@ def test_all_notations_of_a_vllm_flag_are_assigned_to_its_stack_file_key():
         "-ss": "engine.spareShare",
         "--port": "nothing",
     }
-
-
-def test_a_vllm_flags_type_is_by_default_that_of_its_stack_file_setting():
     flags = EngineSettings(settings=(SWITCH, SHARE), reserved=()).flags()
     assert flags == {"enable-speed": Flag(kind="boolean"), "spare-share": Flag(kind="number", aliases=("-ss",))}
 
@@ -51,6 +44,7 @@ def test_each_entry_of_the_vllm_settings_table_is_a_stack_file_key_with_its_defa
     rows = engine_settings().settings
     defaults = {row.field: row.default for row in rows if row.default is not None}
     assert Engine.model_validate(defaults).settings() == Engine().settings() == defaults
+    assert {row.since for row in rows} - {None} <= set(release_names())
 
 
 def test_omitted_vllm_settings_are_hashed_only_where_the_table_says_so():
@@ -63,7 +57,3 @@ def test_a_roles_servers_have_all_roles_settings_where_the_role_has_none_of_its_
     engine = Engine.model_validate({"max_num_seqs": 64, "prefill": {"gpu_memory_utilization": 0.8}})
     prefill = engine.of_role("prefill")
     assert (prefill.max_num_seqs, prefill.gpu_memory_utilization) == (64, 0.8)
-
-
-def test_releases_that_introduced_a_vllm_setting_are_in_the_catalogue():
-    assert {row.since for row in engine_settings().settings} - {None} <= set(release_names())

@@ -1,9 +1,8 @@
 from typing import Any
 
 import pytest
-from llmd_oke.config.shape_problems import problems
-from llmd_oke.config.stack import StackConfig
-from pydantic import ValidationError
+from llmd_base.errors import InvalidStack
+from llmd_oke.config import validate
 from stack_files import stack
 
 KEYS = {"kind": "api-keys"}
@@ -11,22 +10,15 @@ JWT = {"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]}
 
 
 def refused(**door: Any) -> dict[str, str]:
-    document = stack(frontDoor=door)
-    try:
-        StackConfig.model_validate(document)
-    except ValidationError as error:
-        return {problem.path: str(problem) for problem in problems(error.errors(), document)}
-    return {}
+    with pytest.raises(InvalidStack) as error:
+        validate(stack(frontDoor=door))
+    return {problem.path: str(problem) for problem in error.value.problems}
 
 
 @pytest.mark.parametrize(
     ("door", "path", "words"),
     [
-        (
-            {"authentication": {**JWT, "jwksUri": "http://id.example.com/k"}},
-            "authentication.jwksUri",
-            "begins with https",
-        ),
+        ({"authentication": {**JWT, "jwksUri": "http://a.io/k"}}, "authentication.jwksUri", "begins with https"),
         ({"authentication": {**JWT, "jwksUri": "https://id.example.com"}}, "authentication.jwksUri", "has a path"),
         ({"authentication": {**JWT, "jwksUri": "https://a b/k"}}, "authentication.jwksUri", "host name"),
         ({"authentication": {**KEYS, "jwksUri": "https://a.io/k"}}, "authentication.jwksUri", "belongs to kind jwt"),
@@ -35,11 +27,7 @@ def refused(**door: Any) -> dict[str, str]:
         ({"limits": {"clients": {"a": "6"}}}, "limits.clients.a", "it is text"),
         ({"limits": {"clients": {"a": {"models": "m"}}}}, "limits.clients.a.models", "accepted: a list"),
         ({"limits": {"clients": {"a": {"modles": ["m"]}}}}, "limits.clients.a.modles", "no such key"),
-        (
-            {"limits": {"clients": {"a": {"concurrentRequests": 1}}}},
-            "limits.clients.a.concurrentRequests",
-            "at least 2",
-        ),
+        ({"limits": {"clients": {"a": {"concurrentRequests": 1}}}}, "limits.clients.a.concurrentRequests", "at least"),
         ({"limits": {"concurrentRequests": "8"}}, "limits.concurrentRequests", "it is text"),
         ({"limits": {"models": "gpt-oss-120b"}}, "limits.models", "accepted: a list"),
         ({"limits": {"models": ["GPT"]}}, "limits.models[0]", "lower-case"),
@@ -54,7 +42,5 @@ def test_a_front_door_setting_of_invalid_value_is_refused_with_its_path(door: di
 
 def test_a_clients_limit_that_is_a_plain_number_means_requests_per_minute():
     limits = {"clients": {"a": 6, "b": {"requestsPerMinute": 6}}}
-    door = StackConfig.model_validate(stack(frontDoor={"authentication": KEYS, "limits": limits})).front_door
-    assert door is not None
-    assert door.limits is not None
+    door = validate(stack(frontDoor={"authentication": KEYS, "limits": limits})).front_door
     assert door.limits.clients["a"] == door.limits.clients["b"]

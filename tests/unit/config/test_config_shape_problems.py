@@ -2,6 +2,7 @@
 
 import copy
 import json
+from math import nan
 from typing import Any
 
 import pytest
@@ -42,6 +43,7 @@ def problem(*place: str | int, value: Any) -> Problem:
         (("gpuPools", 0, "size"), "2", "gpuPools[0].size", "a whole number without quotes"),
         (("gpuPools", 0, "size"), True, "gpuPools[0].size", "a whole number without quotes"),
         (("gpuPools", 0, "size"), 2.5, "gpuPools[0].size", "a whole number without quotes"),
+        (("gpuPools", 0, "size"), [], "gpuPools[0].size", "a whole number without quotes"),
         (("gpuPools", 0, "size"), 0, "gpuPools[0].size", "at least 1"),
         (("gpuPools", 0, "size"), 1001, "gpuPools[0].size", "at most 1000"),
         (("gpuPools", 0, "name"), "A b", "gpuPools[0].name", "lower-case letters"),
@@ -57,10 +59,10 @@ def problem(*place: str | int, value: Any) -> Problem:
         (("models", 0, "engine", "env", "A"), 1, "models[0].engine.env.A", "text"),
         (("models", 0, "engine", "gpuMemoryUtilization"), 1.5, "models[0].engine.gpuMemoryUtilization", "at most 1"),
         (
-            ("models", 0, "engine", "gpuMemoryUtilization"),
-            float("nan"),
+            ("models", 0, "engine"),
+            {"gpuMemoryUtilization": nan},
             "models[0].engine.gpuMemoryUtilization",
-            "an ordinary number, such as 0.9",
+            "an ordinary",
         ),
         (("models", 0, "router"), {"nonCachedTokens": 0}, "models[0].router.nonCachedTokens", "at least 1"),
         (("models", 0, "slo"), {"ttftMs": 0}, "models[0].slo.ttftMs", "more than 0"),
@@ -108,11 +110,12 @@ def test_an_invalid_number_of_a_short_topology_is_reported_at_the_topology():
         ((), "gpu_pools", "gpuPools"),
         (("models", 0), "topologie", "topology"),
         (("models", 0, "workload"), "input_tokens", "inputTokens"),
+        (("models", 0, "workload"), "colour", "one of inputTokens, outputTokens, sharedPrefixTokens"),
         (("models", 0, "engine"), "maxModelLength", "maxModelLen"),
         (("cluster",), "identifer", "identifier"),
     ],
 )
-def test_a_misspelt_key_is_answered_with_the_right_one(place: tuple[str | int, ...], key: str, suggestion: str):
+def test_a_misspelt_key_is_answered_with_the_right_one_or_all(place: tuple[str | int, ...], key: str, suggestion: str):
     result = problem(*place, key, value="x")
     assert result.why == "there is no such key"
     assert result.accepted.split("?", 1)[0] == suggestion
@@ -125,43 +128,12 @@ def test_a_stack_file_cannot_have_a_key_by_its_python_name():
     ]
 
 
-def test_an_unknown_key_without_a_similar_one_is_answered_with_all_keys():
-    result = problem("models", 0, "workload", "colour", value="red")
-    assert result.accepted == "one of inputTokens, outputTokens, sharedPrefixTokens"
-
-
-@pytest.mark.parametrize(
-    ("cluster", "why"),
-    [
-        (
-            {"mode": "existing", "identifier": "here", "region": "eu-frankfurt-1"},
-            "the key belongs to mode create; here mode is existing",
-        ),
-        ({"mode": "create", "identifier": "here"}, "the key belongs to mode existing; here mode is create"),
-    ],
-)
-def test_a_key_of_another_cluster_mode_is_reported_with_the_mode_it_belongs_to(cluster: dict[str, str], why: str):
-    result = problems({**GOOD, "cluster": cluster})
-    assert why in [item.why for item in result]
-
-
-def test_a_cluster_without_a_mode_is_answered_with_all_modes():
+def test_a_key_of_another_cluster_mode_is_reported_with_the_mode_it_belongs_to():
+    created = {"mode": "existing", "identifier": "here", "region": "eu-frankfurt-1"}
+    assert problem("cluster", value=created).why == "the key belongs to mode create; here mode is existing"
+    existing = problems({**GOOD, "cluster": {"mode": "create", "identifier": "here"}})
+    assert "the key belongs to mode existing; here mode is create" in [item.why for item in existing]
     assert problem("cluster", value={"identifier": "here"}).accepted == "one of existing, create"
-
-
-@pytest.mark.parametrize(
-    ("value", "why"),
-    [
-        ("2", "it is text"),
-        (True, "it is true or false"),
-        (2.5, "it is a number with a fraction"),
-        (0, "it is too small"),
-        (1001, "it is too large"),
-        ([], "it is a list"),
-    ],
-)
-def test_an_invalid_number_in_a_stack_file_is_reported_with_the_reason(value: Any, why: str):
-    assert problem("gpuPools", 0, "size", value=value).why == why
 
 
 def test_every_missing_key_of_a_stack_file_is_reported():
@@ -190,9 +162,6 @@ def test_omitted_keys_of_a_model_have_the_documented_defaults():
     model = config.validate(GOOD).models[0]
     assert (model.copies, model.router.mode, model.engine.gpu_memory_utilization) == (1, "standalone", 0.95)
     assert model.object_name == "gpt-oss-120b"
-
-
-def test_a_model_without_a_name_has_the_dns_label_of_its_catalogue_name():
     entry = {**GOOD["models"][0], "model": "Acme-7B_v1.5"}
     assert config.validate({**GOOD, "models": [entry]}).models[0].object_name == "acme-7b-v1-5"
 
@@ -257,22 +226,12 @@ NAMES = ["BM.GPU.MI300X.8", "BM.GPU.H100.8", "llama-3.3-70b-instruct-fp8-dynamic
 
 
 @pytest.mark.parametrize(
-    ("written", "first"),
-    [("bm.gpu.mi300x.8", NAMES[0]), ("llama-3.3-70b", NAMES[2]), ("BM.GPU.H10O.8", NAMES[1])],
-)
-def test_the_error_for_an_unknown_name_lists_the_most_similar_name_first(written: str, first: str):
-    result = did_you_mean(written, NAMES)
-    assert result.startswith(f"{first}? or another of ")
-    assert result.count(first) == 1
-
-
-def test_the_error_for_an_unknown_name_without_a_similar_one_lists_all_names():
-    assert did_you_mean("x", NAMES) == f"one of {', '.join(NAMES)}"
-
-
-@pytest.mark.parametrize(
     ("written", "known", "accepted"),
     [
+        ("bm.gpu.mi300x.8", NAMES, f"{NAMES[0]}? or another of {NAMES[1]}, {NAMES[2]}"),
+        ("llama-3.3-70b", NAMES, f"{NAMES[2]}? or another of {NAMES[0]}, {NAMES[1]}"),
+        ("BM.GPU.H10O.8", NAMES, f"{NAMES[1]}? or another of {NAMES[0]}, {NAMES[2]}"),
+        ("x", NAMES, f"one of {', '.join(NAMES)}"),
         ("scaling", ["cycling", "image"], "one of cycling, image"),
         ("colour", ["cluster", "layer"], "one of cluster, layer"),
         ("secret", ["prefix", "pullSecret"], "pullSecret? or prefix"),

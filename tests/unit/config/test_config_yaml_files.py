@@ -32,9 +32,13 @@ def read(text: str) -> object:
         (str(10**30), 1e30),
         (str(int(sys.float_info.max)), sys.float_info.max),
         ("-.Inf", -math.inf),
+        ("true", True),
+        ("~", None),
+        ("", None),
+        ("2026-11-02", date(2026, 11, 2)),
     ],
 )
-def test_numbers_are_parsed_as_in_yaml_1_2_including_old_octals(text: str, value: float) -> None:
+def test_numbers_are_parsed_as_in_yaml_1_2_and_other_values_as_in_yaml_1_1(text: str, value: object) -> None:
     result = read(f"a: {text}")
     assert (result, type(result)) == (value, type(value))
 
@@ -49,13 +53,6 @@ def test_numbers_are_parsed_as_in_yaml_1_2_including_old_octals(text: str, value
 )
 def test_yes_on_and_12_30_45_are_parsed_as_text_unlike_in_yaml_1_1(text: str) -> None:
     assert read(f"a: {text}") == text.strip("'\"")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("true", True), ("~", None), ("", None), ("2026-11-02", date(2026, 11, 2))]
-)
-def test_booleans_null_and_dates_are_parsed_as_in_yaml_1_1(text: str, value: object) -> None:
-    assert read(f"a: {text}") == value
 
 
 @pytest.mark.parametrize(
