@@ -23,12 +23,6 @@ FIGURE = re.compile(r":\s*(\"?\d|\{.*:\s*\d)")
 by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 
 
-def test_the_catalogue_contains_gpt_oss_120b_llm_d_0_6_0_and_the_mi300x_shape():
-    assert {"gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic", "deepseek-r1"} <= set(catalogue.model_names())
-    assert {"llm-d-0.6.0", "llm-d-0.7.0"} <= set(catalogue.release_names())
-    assert "BM.GPU.MI300X.8" in catalogue.shape_names()
-
-
 def test_every_catalogue_entry_of_models_and_shapes_has_the_name_of_its_file():
     assert [model.name for model in MODELS] == catalogue.model_names()
     assert [shape.name for shape in SHAPES] == catalogue.shape_names()
@@ -121,16 +115,11 @@ def test_a_models_quick_reduce_setting_has_a_passed_accuracy_evaluation():
 GPUS = [item for name in catalogue.gpu_names() if (item := catalogue.gpu(name)) is not None]
 
 
-def test_gpus_with_published_benchmark_results_have_catalogue_entries():
-    assert {"MI300X", "MI325X", "MI355X", "H100", "H200"} <= set(catalogue.gpu_names())
-
-
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.product)
 def test_each_gpu_has_its_files_name_its_rates_and_one_node_type_with_eight_gpus(gpu: catalogue.Gpu):
     """Node types: an OCI shape, or one in the GPU's entry. Rates: twice as much in FP8 as in BF16."""
     assert catalogue.gpu(gpu.product) == gpu
     node = catalogue.node_of_gpu(gpu.product)
-    assert node is not None
     assert (node.gpu, node.gpus) == (gpu, 8)
     assert any(shape.gpu == gpu for shape in SHAPES) != (gpu.node is not None)
     assert gpu.dense_tflops.of("fp8") == pytest.approx(2 * gpu.dense_tflops.of("bf16"), rel=0.01)
@@ -143,9 +132,7 @@ def test_number_formats_that_a_gpu_lacks_are_computed_at_its_bf16_rate():
 
 
 def test_a_gpus_price_follows_from_its_shape_and_an_unknown_gpu_has_none():
-    node = catalogue.node_of_gpu("MI355X")
-    assert node is not None
-    assert node.price_usd_per_gpu_hour == pytest.approx(8.60)
+    assert catalogue.node_of_gpu("MI355X").price_usd_per_gpu_hour == pytest.approx(8.60)
     assert catalogue.node_of_gpu("H300") is None
 
 
@@ -161,11 +148,8 @@ def test_a_gpus_price_follows_from_its_shape_and_an_unknown_gpu_has_none():
         ("404-NotAuthorizedOrNotFound, Authorization failed or requested resource not found", "pulumi up --refresh"),
     ],
 )
-def test_each_known_oci_failure_has_a_remedy(failure: str, remedy: str) -> None:
+def test_each_known_oci_failure_and_no_other_has_a_remedy(failure: str, remedy: str) -> None:
     assert remedy in (remedy_for(failure) or "")
-
-
-def test_an_unknown_oci_failure_has_no_remedy() -> None:
     assert remedy_for("the moon is full") is None
 
 
@@ -188,12 +172,9 @@ GRAMMAR = re.compile(
 )
 
 
-def test_every_iam_permission_of_the_catalogue_has_policy_statements():
+def test_every_iam_permission_has_policy_statements_of_ocis_grammar_with_a_source():
     assert set(policies().needs) == set(get_args(Need))
     assert all(entry.statements and entry.why for entry in policies().needs.values())
-
-
-def test_every_policy_statement_has_ocis_grammar_and_a_source():
     for statement in STATEMENTS:
         assert GRAMMAR.match(statement.text), statement
         assert statement.source, statement

@@ -67,14 +67,9 @@ def test_the_page_of_models_equals_what_is_generated_from_the_catalogue():
     assert PAGE.read_text() == page
 
 
-def test_gpus_that_vllm_recipes_were_verified_on_are_in_the_catalogue():
-    verified = {gpu for known in MODELS if known.recipe for gpu in known.recipe.verified_on}
-    verified |= {gpu for known in MODELS if known.draft for gpu in known.draft.verified_on}
-    assert verified <= set(catalogue.gpu_names())
-
-
-def test_sources_of_model_features_and_recipes_refer_to_a_fixed_version():
-    sources = [feature.source for known in MODELS for feature in known.features.values()]
-    sources += [known.recipe.source for known in MODELS if known.recipe]
-    sources += [known.draft.source for known in MODELS if known.draft]
+def test_sources_of_model_features_have_a_fixed_version_and_their_gpus_are_known():
+    published = [part for known in MODELS for part in (known.recipe, known.draft) if part]
+    assert {gpu for part in published for gpu in part.verified_on} <= set(catalogue.gpu_names())
+    features = [feature for known in MODELS for feature in known.features.values()]
+    sources = [part.source for part in (*features, *published)]
     assert [source for source in sources if "/main/" in source or "/latest/" in source] == []

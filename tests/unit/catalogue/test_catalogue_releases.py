@@ -3,12 +3,11 @@
 import hashlib
 import os
 import re
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
 from llmd_base.errors import KitError
 from llmd_oke import catalogue, values
 from llmd_oke.catalogue.endpoint_pickers import KnownLimit
@@ -28,9 +27,11 @@ RELEASES = [known_release(name) for name in catalogue.release_names()]
 by_release = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 
 
-def test_releases_are_listed_from_oldest_to_newest():
+def test_releases_are_listed_from_oldest_to_newest_and_known_by_their_former_names():
     assert catalogue.release_names() == ["llm-d-0.6.0", "llm-d-0.7.0", "llm-d-0.9.0", "llm-d-0.10.0"]
     assert len({release.order for release in RELEASES}) == len(RELEASES)
+    former = [release_of_former_name(name) for name in ("llm-d-0.7", "llm-d-0.8", "llm-d-0.6.0")]
+    assert former == [catalogue.release("llm-d-0.6.0"), catalogue.release("llm-d-0.7.0"), None]
 
 
 @by_release
@@ -38,12 +39,9 @@ def test_picker_sidecar_and_the_pickers_config_format_of_a_release_have_one_vers
     picker, sidecar = release.endpoint_picker, release.routing_sidecar
     versions = {picker.image.tag, picker.program.version, sidecar.image.tag, sidecar.program.version}
     assert versions == {picker.dialect.version}
-
-
-@by_release
-def test_the_crd_version_of_a_release_is_the_one_that_its_picker_version_needs(release: catalogue.Release):
-    expected = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0", "v0.10.0": "v1.5.0", "v0.11.0": "v1.5.0"}
-    assert release.crds.version == expected[release.endpoint_picker.image.tag]
+    crds_by_picker = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0", "v0.10.0": "v1.5.0", "v0.11.0": "v1.5.0"}
+    assert release.crds.version == crds_by_picker[picker.image.tag]
+    assert "latest" not in {release.vllm.image.tag, release.proxy.image.tag}
 
 
 @by_release
@@ -51,12 +49,6 @@ def test_routing_decisions_are_read_from_the_undeprecated_metric_of_each_release
     prefix = "llm_d_epp" if release.order >= 9 else "llm_d_inference_scheduler"
     expected = f"{prefix}_disagg_decision_total"
     assert release.endpoint_picker.dialect.metrics.decisions == expected
-
-
-def test_a_former_name_such_as_llm_d_0_7_gives_the_release_it_stood_for():
-    assert release_of_former_name("llm-d-0.7") is catalogue.release("llm-d-0.6.0")
-    assert release_of_former_name("llm-d-0.8") is catalogue.release("llm-d-0.7.0")
-    assert release_of_former_name("llm-d-0.6.0") is None
 
 
 def test_releases_with_a_picker_image_of_a_deleted_repository_are_marked_as_gone():
@@ -74,18 +66,21 @@ def test_an_override_changes_only_the_parts_of_a_release_that_it_names():
 
 
 @by_release
-def test_no_release_passes_its_picker_a_metric_flag_that_makes_the_picker_exit(release: catalogue.Release):
+def test_no_release_sets_flags_that_end_pickers_quick_reduce_or_an_aiter_folder(release: catalogue.Release):
     text = (values_folder() / "releases" / f"{release.name}.yaml").read_text()
     for flag in ("queued-requests-metric", "running-requests-metric", "cache-usage-percentage-metric", "-info-metric"):
         assert flag not in text
+    assert not [name for name in release.vllm.environment if "QUICK_REDUCE" in name or name == "AITER_JIT_DIR"]
 
 
 @by_release
-def test_the_routing_sidecar_uses_nixl_and_plain_http(release: catalogue.Release):
-    arguments = release.routing_sidecar.arguments
-    assert release.vllm.kv_connector.hand_over["nixl"].sidecar_arguments == ("--kv-connector=nixlv2",)
+def test_kv_cache_is_handed_over_by_nixl_with_roles_and_flags_and_plain_http(release: catalogue.Release):
+    connectors, arguments = release.vllm.kv_connector, release.routing_sidecar.arguments
+    assert connectors.hand_over["nixl"].sidecar_arguments == ("--kv-connector=nixlv2",)
     assert "--secure-proxy=false" in arguments
     assert not any(argument.startswith("--connector") for argument in arguments)
+    assert set(connectors.roles) == HANDING_OVER
+    assert {"--kv-transfer-config", "--kv-offloading-size", connectors.offload_flag} <= set(connectors.flags)
 
 
 @by_release
@@ -104,19 +99,6 @@ def test_attention_backend_and_block_size_of_releases_are_those_of_amds_overlays
     assert release.vllm.environment["VLLM_ROCM_USE_AITER"] == "1"
     assert backend.kv_connector not in backend.refused_with_kv_connector
     assert release.vllm.block_size.kv_connector == 128
-
-
-@by_release
-def test_no_release_sets_quick_reduce_or_another_aiter_kernel_folder_by_default(release: catalogue.Release):
-    assert not [name for name in release.vllm.environment if "QUICK_REDUCE" in name or name == "AITER_JIT_DIR"]
-
-
-@by_release
-def test_each_release_has_connector_roles_and_flags_for_kv_cache_transfers(release: catalogue.Release):
-    connectors = release.vllm.kv_connector
-    assert set(connectors.roles) == HANDING_OVER
-    assert {"--kv-transfer-config", "--kv-offloading-size"} <= set(connectors.flags)
-    assert connectors.offload_flag in connectors.flags
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -165,12 +147,6 @@ def test_vllms_cache_folders_are_inside_scratch_folders_of_the_container(release
 
 
 @by_release
-def test_every_image_of_a_release_has_a_fixed_version(release: catalogue.Release):
-    parts = release.vllm, release.proxy, release.routing_sidecar, release.endpoint_picker
-    assert "latest" not in {part.image.tag for part in parts}
-
-
-@by_release
 def test_each_release_has_crds_of_inference_pools_model_rewrites_and_objectives(release: catalogue.Release):
     assert [name.rsplit("_", 1)[1] for name in sorted(release.crds.files)] == [
         "inferencepools.yaml",
@@ -200,54 +176,40 @@ def folder(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def server(tmp_path):
-    """A folder that is served on loopback, and its address."""
-    root = tmp_path / "served"
-    root.mkdir()
+def server():
+    """Files by path that are served on loopback, and their address."""
+    files = {}
 
-    class Handler(SimpleHTTPRequestHandler):
-        def __init__(self, *args):
-            super().__init__(*args, directory=str(root))
+    def answer(request: HttpRequest) -> HttpAnswer:
+        text = files.get(request.url.path)
+        return HttpAnswer(404, {}) if text is None else HttpAnswer(200, text.encode())
 
-        def log_message(self, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield root, f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
-        thread.join()
+    with http_server(answer) as served:
+        yield files, address_of(served)
 
 
-def crds(repository="http://127.0.0.1:1", text=TEXT):
-    files = {"a.yaml": hashlib.sha256(text.encode()).hexdigest()}
+def crds(repository="http://127.0.0.1:1"):
+    files = {"a.yaml": hashlib.sha256(TEXT.encode()).hexdigest()}
     return CrdFiles(module="example.org/m", version="v1", repository=repository, folder="crd", files=files)
 
 
-def put(path: Path, text=TEXT):
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-
-
-def test_crds_of_a_release_are_read_from_the_go_module_cache_if_it_has_them(folder):
-    put(folder / "modules" / "example.org/m@v1" / "crd" / "a.yaml")
+def test_crds_of_the_go_module_cache_are_read_and_refused_with_another_digest(folder):
+    file = folder / "modules" / "example.org/m@v1" / "crd" / "a.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(TEXT)
     assert crd_manifests(crds())[0]["metadata"]["name"] == "a"
+    file.write_text(TEXT + "# changed\n")
+    with pytest.raises(KitError, match="SHA-256"):
+        crd_manifests(crds())
 
 
 def test_crds_of_a_release_are_downloaded_once_and_then_cached(folder, server):
-    root, address = server
-    put(root / "v1" / "crd" / "a.yaml")
+    files, address = server
+    files["/v1/crd/a.yaml"] = TEXT
     assert crd_manifests(crds(address))
-    (root / "v1" / "crd" / "a.yaml").unlink()
+    files.clear()
     assert crd_manifests(crds(address))
     assert [path.name for path in (folder / "crds").rglob("*") if path.is_file()] == ["a.yaml"]
-
-
-def test_a_crd_file_with_another_digest_is_refused(folder):
-    put(folder / "modules" / "example.org/m@v1" / "crd" / "a.yaml", TEXT + "# changed\n")
-    with pytest.raises(KitError, match="SHA-256"):
-        crd_manifests(crds())
 
 
 def test_the_error_for_an_unavailable_crd_file_says_where_to_put_the_file(folder, server):

@@ -17,34 +17,21 @@ MEASURED_OR_REHEARSED = ("latency", "tuning", "rehearsal", "container-images")
 """Folders that say what was measured once, or what stands for which image, and deploy nothing."""
 
 
-@pytest.fixture
-def one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = LockedDigest(digest=DIGEST, source="a test")
-    monkeypatch.setattr(container_images, "lock", lambda: Lock(images={NAME: entry}))
-
-
 def test_an_image_without_a_digest_is_requested_by_tag():
     assert parse_reference(NAME).pinned == parse_reference(NAME).reference == NAME
 
 
-@pytest.mark.usefixtures("one_digest")
-def test_a_locked_image_is_requested_by_tag_and_digest():
+def test_a_locked_image_is_requested_by_tag_and_digest_which_no_other_may_contradict(monkeypatch: pytest.MonkeyPatch):
+    entry = LockedDigest(digest=DIGEST, source="a test")
+    monkeypatch.setattr(container_images, "lock", lambda: Lock(images={NAME: entry}))
     image = locked_image(NAME)
     assert (image.reference, image.pinned) == (NAME, f"{NAME}@{DIGEST}")
     assert locked_image(f"{NAME}@{DIGEST}") == image
-
-
-@pytest.mark.usefixtures("one_digest")
-def test_an_image_digest_that_contradicts_the_lock_is_refused_with_both_digests():
     other = "sha256:" + "0b" * 32
     with pytest.raises(ValueError, match=f"locked as {DIGEST}, not as {other}"):
         locked_image(f"{NAME}@{other}")
-
-
-@pytest.mark.usefixtures("one_digest")
-def test_an_image_outside_the_image_lock_keeps_its_own_digest():
-    other = f"example.com/team/vllm:1@{DIGEST}"
-    assert locked_image(other).pinned == other
+    outside = f"example.com/team/vllm:1@{other}"
+    assert locked_image(outside).pinned == outside
 
 
 @pytest.mark.parametrize("registry", ["ghcr.io", "localhost:5000", "127.0.0.1:5000", "registry:5000", "localhost"])

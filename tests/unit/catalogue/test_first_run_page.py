@@ -2,19 +2,18 @@
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from llmd_oke.values import read_yaml, values_folder
-from pydantic import BaseModel, ConfigDict
 
 ROOT = Path(__file__).resolve().parents[3]
 HOW_TO = ROOT / "docs" / "how-to"
 PAGE = HOW_TO / "first-run-on-oci.md"
 
 
-class Question(BaseModel):
+class Question(NamedTuple):
     """Something that nobody has seen, the command that asks it, and what its answers mean."""
 
-    model_config = ConfigDict(extra="forbid")
     asks: str
     probe: str
     expected: str
@@ -22,19 +21,19 @@ class Question(BaseModel):
     relies: str
 
 
-class Stage(BaseModel):
+class Stage(NamedTuple):
     """Questions that are asked at the same point of a first deployment, and what costs meanwhile."""
 
-    model_config = ConfigDict(extra="forbid")
     name: str
     costs: str
-    questions: tuple[Question, ...]
+    questions: list[dict[str, str]]
+
+    def asked(self) -> list[Question]:
+        return [Question(**question) for question in self.questions]
 
 
 HEADS = ("| question | probe | as expected | otherwise |", "|---|---|---|---|")
-STAGES = [
-    Stage.model_validate(stage) for stage in read_yaml(values_folder() / "operations" / "first-run.yaml")["stages"]
-]
+STAGES = [Stage(**stage) for stage in read_yaml(values_folder() / "operations" / "first-run.yaml")["stages"]]
 
 
 def test_the_first_run_page_equals_what_is_generated_from_its_data():
@@ -45,7 +44,7 @@ def test_the_first_run_page_equals_what_is_generated_from_its_data():
 
 
 def test_each_how_to_page_not_run_on_oci_yet_is_in_a_question_of_the_first_run_page():
-    relying = {(HOW_TO / question.relies).resolve() for stage in STAGES for question in stage.questions}
+    relying = {(HOW_TO / question.relies).resolve() for stage in STAGES for question in stage.asked()}
     pages = [path for path in HOW_TO.glob("*.md") if "not run on oci yet" in path.read_text().lower() and path != PAGE]
     assert [path.name for path in pages if path.resolve() not in relying] == []
 
@@ -65,7 +64,7 @@ def page() -> str:
     ]
     for stage in STAGES:
         lines += ["", f"## {stage.name}", "", f"Costs meanwhile: {stage.costs}.", "", *HEADS]
-        for question in stage.questions:
+        for question in stage.asked():
             asks = f"{question.asks} ([relied on]({question.relies}))"
             lines.append(f"| {asks} | `{question.probe}` | {question.expected} | {question.otherwise} |")
     return "\n".join([*lines, ""])

@@ -40,19 +40,13 @@ def metric_names(expression: str) -> Iterator[str]:
             yield bare if kinds.get(bare) == "histogram" else name
 
 
-def test_each_metric_in_a_prometheus_expression_is_in_the_catalogue_or_recorded() -> None:
-    of_picker = {NEWEST.decisions, NEWEST.ready_servers}
-    known = {metric for program in programs().values() for metric in program.metrics} | RECORDED | of_picker
-    for name, expression in EXPRESSIONS.items():
-        used = set(metric_names(expression))
-        assert used, name
-        assert used <= known, name
-
-
-def test_each_metric_of_the_catalogue_is_used_in_a_prometheus_expression() -> None:
-    used = {metric for text in EXPRESSIONS.values() for metric in metric_names(text)}
-    unused = {metric for program in programs().values() for metric in program.metrics} - used
-    assert unused == set()
+def test_prometheus_expressions_use_all_metrics_of_the_catalogue_and_no_unknown_ones() -> None:
+    metrics = {metric for program in programs().values() for metric in program.metrics}
+    used = {name: set(metric_names(expression)) for name, expression in EXPRESSIONS.items()}
+    for name, of_expression in used.items():
+        assert of_expression, name
+        assert of_expression <= metrics | RECORDED | {NEWEST.decisions, NEWEST.ready_servers}, name
+    assert metrics <= set().union(*used.values())
 
 
 @pytest.mark.parametrize("version", ["v0.7.1", "v0.8.0", "v0.10.0"])
@@ -85,16 +79,18 @@ def test_the_source_of_each_metric_in_the_catalogue_names_a_tag_or_a_version() -
     assert without == set()
 
 
-def test_each_alert_has_a_documentation_page_and_each_such_page_an_alert() -> None:
+def test_each_alert_has_a_documentation_page_that_names_it_and_says_what_to_do() -> None:
     pages = {row.page for row in rules().alerts}
     assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == pages
-
-
-def test_an_alerts_page_names_its_alerts_and_says_what_to_do() -> None:
     for row in rules().alerts:
         text = (PAGES / f"{row.page}.md").read_text()
         for part in (f"`{row.alert}`", "## What it means", "## Where to look", "## What to do"):
             assert part in text, row.alert
+
+
+def test_each_alert_is_tested_in_rehearsal_or_by_promtool() -> None:
+    names = [row.alert for row in rules().alerts]
+    assert sorted([*REHEARSED, *BY_PROMTOOL]) == sorted(names)
 
 
 def alert_table() -> Iterator[str]:
@@ -107,11 +103,6 @@ def alert_table() -> Iterator[str]:
         rehearsed = REHEARSED.get(row.alert)
         how = f"rehearsed: {rehearsed}" if rehearsed else f"promtool alone: {BY_PROMTOOL[row.alert]}"
         yield f"| `{row.alert}` | {', '.join(windows) or '-'} | {row.hold} | {row.severity} | {how} |"
-
-
-def test_each_alert_is_tested_in_rehearsal_or_by_promtool() -> None:
-    names = [row.alert for row in rules().alerts]
-    assert sorted([*REHEARSED, *BY_PROMTOOL]) == sorted(names)
 
 
 def test_the_table_of_alerts_in_the_docs_equals_what_is_generated_from_rules() -> None:
@@ -130,6 +121,5 @@ def test_the_alert_on_node_checks_names_each_check_that_nodes_run():
     names = re.findall(r"^  check ([a-z-]+) [a-z_]+$", script, re.MULTILINE)
     rules = (values_folder() / "monitoring" / "rules.yaml").read_text()
     asked = re.search(r'oke_npd_check_status_code\{check=~"([^"]+)"\}', rules)
-    assert asked is not None
     assert len(names) == 4
     assert [name for name in names if not re.fullmatch(asked[1], name)] == []
