@@ -63,16 +63,16 @@ def test_parameter_counts_equal_those_that_publishers_state(name: str, total: fl
     assert computed.active_billions == pytest.approx(active, rel=0.07)
 
 
-def test_latent_attention_caches_one_latent_and_one_rotary_vector_per_token():
-    computed = compute_model(config_of("deepseek-v3"))
-    assert computed.kv_cache.bytes_per_token == 61 * (512 + 64) * 2
-    assert computed.architecture.latent_attention is not None
-
-
-def test_sliding_window_layers_have_kv_cache_for_the_whole_context():
-    computed = compute_model(config_of("gpt-oss-20b"))
-    assert computed.architecture.sliding_window == SlidingWindow(tokens=128, layers=12)
-    assert computed.kv_cache.bytes_per_token == 2 * 24 * 8 * 64 * 2
+@pytest.mark.parametrize(
+    ("name", "kv_bytes"),
+    [
+        ("deepseek-v3", 61 * (512 + 64) * 2),  # one latent and one rotary vector
+        ("gpt-oss-20b", 2 * 24 * 8 * 64 * 2),  # layers with a window too
+        ("gemma-4-26b-a4b-it", 2 * (25 * 8 * 256 + 5 * 2 * 512) * 2),  # heads of another size with full attention
+    ],
+)
+def test_a_tokens_kv_cache_follows_from_the_kinds_of_attention(name: str, kv_bytes: int):
+    assert compute_model(config_of(name)).kv_cache.bytes_per_token == kv_bytes
 
 
 def test_layers_of_linear_attention_have_a_state_and_no_kv_cache():
@@ -102,8 +102,6 @@ def test_a_model_config_may_give_kinds_of_layers_as_letters_or_words():
 
 def test_state_space_states_are_16_bit_unless_the_config_says_otherwise():
     named, wide = (compute_model(config_of("nemotron-3-nano-30b-a3b", mamba_ssm_cache_dtype=kind)) for kind in KINDS)
-    assert named.architecture.linear_attention
-    assert wide.architecture.linear_attention
     saved = wide.architecture.linear_attention.state_bytes_per_sequence
     saved -= named.architecture.linear_attention.state_bytes_per_sequence
     assert saved == 23 * 64 * 64 * 128 * 2
@@ -120,7 +118,6 @@ def test_a_layer_may_have_both_attention_and_a_state_space():
     sizes = {"mamba_n_heads": 24, "mamba_d_head": 128, "mamba_d_state": 256, "mamba_n_groups": 1, "mamba_d_conv": 4}
     computed = compute_model(config_of("qwen3-8b", model_type="falcon_h1", **sizes))
     linear = computed.architecture.linear_attention
-    assert linear is not None
     assert (linear.layers, computed.architecture.attention_layers) == (36, 36)
     assert computed.kv_cache == compute_model(config_of("qwen3-8b")).kv_cache
 
@@ -128,9 +125,6 @@ def test_a_layer_may_have_both_attention_and_a_state_space():
 def test_a_config_that_hides_which_layers_have_a_state_space_is_refused():
     (problem,) = refused(config_of("qwen3-8b", model_type="new", mamba_n_heads=24, mamba_d_state=256))
     assert (problem.path, problem.why) == ("layer_types", "some layers have a state space, and nothing says which")
-
-
-def test_a_model_without_any_attention_is_refused():
     (problem,) = refused(config_of("jamba-1.5-mini", attn_layer_period=64, attn_layer_offset=63))
     assert problem.why == "no layer has a KV cache, by which servers are planned"
 
@@ -144,15 +138,29 @@ def test_without_head_dim_the_hidden_size_is_divided_among_the_heads():
     assert compute_model(config_of("mixtral-8x22b")).architecture.head_dim == 6144 // 48
 
 
-def test_a_sliding_window_in_all_layers_needs_no_list_of_layer_kinds():
-    windows = {"sliding_window": 4096, "use_sliding_window": None, "max_window_layers": None}
-    computed = compute_model(config_of("qwen3-32b", model_type="mistral", **windows))
-    assert computed.architecture.sliding_window == SlidingWindow(tokens=4096, layers=64)
+ALL_LAYERS = {"model_type": "mistral", "use_sliding_window": None, "max_window_layers": None}
 
 
-def test_a_sliding_window_that_the_model_config_disables_is_not_counted():
-    computed = compute_model(config_of("qwen3-32b", sliding_window=4096, use_sliding_window=False))
-    assert computed.architecture.sliding_window is None
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"sliding_window": 4096, **ALL_LAYERS}, SlidingWindow(tokens=4096, layers=64)),
+        ({"sliding_window": 4096, "use_sliding_window": False}, None),
+        (
+            {"sliding_window": 1024, "sliding_window_pattern": 6, "use_sliding_window": True},
+            SlidingWindow(tokens=1024, layers=54),
+        ),
+    ],
+    ids=["all layers without a list of their kinds", "disabled", "all but every sixth layer"],
+)
+def test_layers_with_a_sliding_window_are_those_that_the_config_gives_one(changes: dict, windows: SlidingWindow | None):
+    assert compute_model(config_of("qwen3-32b", **changes)).architecture.sliding_window == windows
+
+
+def test_the_layers_of_gpt_oss_20b_and_deepseek_v3_have_their_kinds_of_attention():
+    windowed, latent = (compute_model(config_of(name)).architecture for name in ("gpt-oss-20b", "deepseek-v3"))
+    assert windowed.sliding_window == SlidingWindow(tokens=128, layers=12)
+    assert latent.latent_attention is not None
 
 
 def test_tied_embeddings_count_once_among_the_parameters():
@@ -224,8 +232,10 @@ def test_unquantized_modules_may_be_named_by_glob_parent_or_part_of_a_name(patte
 
 
 def test_the_size_of_weights_is_taken_from_the_weights_index_if_it_is_given():
-    config, index = config_of("qwen3-32b"), {"metadata": {"total_size": 65_524_246_528}, "weight_map": {}}
-    assert compute_model(config, index).weights.gib == 61.0
+    config = config_of("qwen3-32b")
+    assert compute_model(config, {"metadata": {"total_size": 65_524_246_528}, "weight_map": {}}).weights.gib == 61.0
+    (problem,) = refused(config, {"metadata": {"total_size": -1}})
+    assert problem.path == "model.safetensors.index.json: metadata.total_size"
 
 
 def test_multi_token_prediction_layers_do_not_count_among_loaded_weights():
@@ -273,16 +283,6 @@ def test_sliding_window_layers_may_have_another_number_of_heads():
     assert computed.kv_cache.bytes_per_token == 9 * full + 39 * windowed
 
 
-def test_full_attention_layers_may_have_heads_of_another_size():
-    computed = compute_model(config_of("gemma-4-26b-a4b-it"))
-    assert computed.kv_cache.bytes_per_token == 2 * (25 * 8 * 256 + 5 * 2 * 512) * 2
-
-
-def test_sliding_window_pattern_gives_every_nth_layer_full_attention():
-    config = config_of("qwen3-32b", sliding_window=1024, sliding_window_pattern=6, use_sliding_window=True)
-    assert compute_model(config).architecture.sliding_window == SlidingWindow(tokens=1024, layers=54)
-
-
 def test_a_model_config_may_list_the_layers_that_have_experts():
     by_list = [0, *([1] * 47)]
     listed = compute_model(config_of("qwen3-30b-a3b", moe_layer_freq=by_list, decoder_sparse_step=None))
@@ -316,11 +316,6 @@ def test_all_problems_of_a_model_config_are_reported_at_once():
 )
 def test_contradictory_sizes_in_a_model_config_are_refused_with_the_key(name: str, changes: dict, path: str):
     assert path in {problem.path for problem in refused(config_of(name) | changes)}
-
-
-def test_a_malformed_weights_index_is_refused_by_its_key():
-    (problem,) = refused(config_of("qwen3-32b"), {"metadata": {"total_size": -1}})
-    assert problem.path == "model.safetensors.index.json: metadata.total_size"
 
 
 JSON = st.recursive(

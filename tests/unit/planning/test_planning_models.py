@@ -155,11 +155,8 @@ def test_a_workload_beyond_the_models_context_is_refused_with_the_limit_that_app
     result = problems(model(engine=engine, workload={"inputTokens": 131072, "outputTokens": 1}))
     (why,) = [problem.why for problem in result if problem.path == "models[0].workload"]
     assert f"above {limit} (131072)" in why
-
-
-def test_a_maxmodellen_above_the_models_context_is_refused_with_one_problem():
-    problem = only(model(engine={"maxModelLen": 131073}))
-    assert (problem.path, problem.accepted) == ("models[0].engine.maxModelLen", "at most 131072")
+    above = [problem.accepted for problem in result if problem.path == "models[0].engine.maxModelLen"]
+    assert above == (["at most 131072"] if engine.get("maxModelLen") == 131073 else [])
 
 
 def test_prefill_and_decode_servers_require_a_router():
@@ -168,9 +165,13 @@ def test_prefill_and_decode_servers_require_a_router():
 
 
 @pytest.mark.parametrize(
-    "argument", ["--tensor-parallel-size=4", "--tensor_parallel_size", "-tp", "--max-model-len", "--block-size=64"]
+    "argument",
+    [
+        *("--tensor-parallel-size=4", "--tensor_parallel_size", "-tp", "--max-model-len", "--block-size=64"),
+        "--config=/etc/vllm.yaml",
+    ],
 )
-def test_vllm_arguments_for_settings_that_planning_decides_are_refused(argument: str):
+def test_vllm_arguments_that_planning_decides_or_cannot_read_in_a_file_are_refused(argument: str):
     problem = only(model(engine={"extraArgs": ["--seed=1", argument]}))
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
 
@@ -313,16 +314,12 @@ def test_a_kv_connector_through_which_clients_could_name_servers_requires_a_rout
     assert paths == (["models[0].engine.extraArgs[0]"] if refused else [])
 
 
-def test_a_kv_connector_argument_beside_an_offloading_size_argument_is_refused():
-    assert paths(model("agg-tp1-1r", engine={"extraArgs": [CONNECTOR, "--kv-offloading-size=10"]})) == [
-        "models[0].engine.extraArgs[1]"
-    ]
-
-
 @pytest.mark.parametrize("size", ["none", "0", "-1", "nan", "inf", ""])
-def test_kv_cache_in_host_memory_requires_a_size(size: str):
+def test_kv_cache_in_host_memory_requires_a_size_and_no_kv_connector_beside_it(size: str):
     problem = only(model("agg-tp1-1r", engine={"extraArgs": [f"--kv-offloading-size={size}"]}))
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "a size in GiB above 0")
+    beside = [CONNECTOR, "--kv-offloading-size=10"]
+    assert paths(model("agg-tp1-1r", engine={"extraArgs": beside})) == ["models[0].engine.extraArgs[1]"]
 
 
 OFFLOAD = '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 2e12}}'
@@ -378,10 +375,6 @@ def test_vllms_kv_offloading_size_is_limited_to_what_fits_for_all_ranks_of_a_ser
 ):
     servers = model(topology, engine={"extraArgs": ["--kv-offloading-size=120"]})
     assert only(servers, release=release).why.endswith(f"; {words}")
-
-
-def test_vllm_arguments_in_a_file_are_refused_because_planning_cannot_read_them():
-    assert paths(model(engine={"extraArgs": ["--config=/etc/vllm.yaml"]})) == ["models[0].engine.extraArgs[0]"]
 
 
 @pytest.mark.parametrize("arguments", [["--attention-backend=ROCM_ATTN"], ["--attention-backend", "rocm_attn"]])
@@ -443,29 +436,20 @@ def test_check_warns_that_an_unknown_attention_backend_may_not_split_kv_cache():
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "refused"),
     [
-        ['--attention-config={"backend": "TRITON_ATTN"}'],
-        ["--attention_config", '{"backend": "TRITON_ATTN"}'],
-        ['-ac={"backend": "TRITON_ATTN"}'],
-        ["-ac.backend", "TRITON_ATTN"],
-        ["--attention-config.backend=TRITON_ATTN"],
+        (['--attention-config={"backend": "TRITON_ATTN"}'], True),
+        (["--attention_config", '{"backend": "TRITON_ATTN"}'], True),
+        (['-ac={"backend": "TRITON_ATTN"}'], True),
+        (["-ac.backend", "TRITON_ATTN"], True),
+        (["--attention-config.backend=TRITON_ATTN"], True),
+        (["--attention-config.flash_attn_max_num_splits_for_cuda_graph=8", '-ac={"use_cudnn_prefill": false}'], False),
+        (['--compilation-config={"backend": "inductor"}', "-ac", '{"use_cudnn_prefill": false}'], False),
     ],
 )
-def test_duplicate_attention_backend_arguments_are_refused(arguments: list[str]):
-    problem = only(model(engine={"extraArgs": arguments}))
-    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "--attention-backend")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--attention-config.flash_attn_max_num_splits_for_cuda_graph=8", '-ac={"use_cudnn_prefill": false}'],
-        ['--compilation-config={"backend": "inductor"}', "-ac", '{"use_cudnn_prefill": false}'],
-    ],
-)
-def test_an_attention_config_without_a_backend_is_accepted(arguments: list[str]):
-    assert problems(model(engine={"extraArgs": arguments})) == []
+def test_an_attention_config_is_refused_if_it_has_a_backend(arguments: list[str], refused: bool):
+    found = [(problem.path, problem.accepted) for problem in problems(model(engine={"extraArgs": arguments}))]
+    assert found == ([("models[0].engine.extraArgs[0]", "--attention-backend")] if refused else [])
 
 
 def test_the_nhd_kv_cache_layout_is_refused_if_prefill_and_decode_sizes_differ():
@@ -495,9 +479,16 @@ def test_a_secret_in_environment_variables_is_refused_without_showing_it(name: s
     assert "planted" not in repr(problem)
 
 
-def test_an_attention_backend_in_environment_variables_is_refused():
-    changes: dict[str, Any] = {"engine": {"env": {"VLLM_ATTENTION_BACKEND": "ROCM_ATTN"}}}
-    assert paths(model(**changes), release="llm-d-0.9.0") == ["models[0].engine.env.VLLM_ATTENTION_BACKEND"]
+@pytest.mark.parametrize(
+    ("name", "value", "override"),
+    [
+        ("VLLM_ATTENTION_BACKEND", "ROCM_ATTN", {}),
+        ("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "INT4", {"quickReduce": "INT4"}),
+    ],
+)
+def test_variables_of_overrides_are_refused_and_the_overrides_accepted(name: str, value: str, override: dict[str, str]):
+    assert paths(model(engine={"env": {name: value}}), release="llm-d-0.9.0") == [f"models[0].engine.env.{name}"]
+    assert problems(model(), override=override) == []
 
 
 @pytest.mark.parametrize(
@@ -510,12 +501,6 @@ def test_an_attention_backend_in_environment_variables_is_refused():
 def test_a_model_with_attention_sinks_refuses_backends_without_them(changes: dict[str, Any], path: str):
     override = {} if changes else {"override": {"attentionBackend": "ROCM_ATTN"}}
     assert paths(model("agg-tp1-1r", **changes), release="llm-d-0.6.0", **override) == [path]
-
-
-def test_quick_reduce_is_refused_as_a_variable_and_accepted_as_an_override():
-    name = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
-    assert paths(model(engine={"env": {name: "INT4"}})) == [f"models[0].engine.env.{name}"]
-    assert problems(model(), override={"quickReduce": "INT4"}) == []
 
 
 def test_unknown_releases_shapes_and_models_are_answered_with_similar_names():
@@ -568,17 +553,15 @@ def test_only_disaggregated_servers_need_a_free_virtual_function_for_each_gpu(sh
     assert problem.accepted.startswith("at least 4,")
     assert problems(model("8p-tp1-4d-tp2"), nodes=4) == []
     assert problems(model("1p-tp1-1d-tp8"), nodes=1, rdma="none")[:1] != []
-
-
-def test_a_server_with_more_gpus_than_virtual_functions_is_refused(shape_with: Callable[[int], None]):
-    shape_with(4)
     assert only(model("1p-tp1-1d-tp8")).accepted == "for decode: one of 1, 2, 4"
 
 
-def test_without_rdma_prefill_and_decode_servers_of_a_model_copy_must_fit_one_node():
-    assert problems(model("1p-tp1-1d-tp2"), rdma="none") == []
-    assert only(model("8p-tp1-4d-tp2"), rdma="none").path == "rdma"
-    assert problems(model("agg-tp1-16r"), rdma="none") == []
+@pytest.mark.parametrize("shape", ["BM.GPU.MI300X.8", "BM.GPU.MI355X.8"])
+def test_without_rdma_prefill_and_decode_servers_of_a_model_copy_must_fit_one_node(shape: str):
+    without = {"gpuPools": [existing_pool(shape=shape)], "rdma": "none"}
+    assert problems(model("1p-tp1-1d-tp2"), **without) == []
+    assert paths(model("8p-tp1-4d-tp2"), **without) == ["rdma"]
+    assert problems(model("agg-tp1-16r"), **without) == []
 
 
 def test_problems_of_models_pools_and_releases_are_reported_at_once():
@@ -597,12 +580,6 @@ def test_problems_of_models_pools_and_releases_are_reported_at_once():
         "models[1].router.mode",
         "gpuPools[0].size",
     ]
-
-
-def test_on_mi355x_with_pollara_prefill_and_decode_servers_must_share_a_node():
-    pools = [existing_pool(shape="BM.GPU.MI355X.8", size=2)]
-    assert problems(model("4p-tp1-2d-tp2"), gpuPools=pools, rdma="none") == []
-    assert paths(model("8p-tp1-4d-tp2"), gpuPools=pools, rdma="none") == ["rdma"]
 
 
 MODELS = [known_model(name) for name in catalogue.model_names()]
@@ -674,13 +651,9 @@ def advised(scaling, **changes):
     return [item.text for item in plan(scaled(scaling, **changes)).advice if "scaling" in item.path]
 
 
-def test_scaling_limits_around_the_topology_are_accepted():
-    assert problems(scaled()) == []
+def test_the_topology_must_lie_within_the_scaling_limits():
     roles = plan(scaled()).models[0].units[0].roles
     assert [(role.replicas, role.most_replicas) for role in roles] == [(8, 10), (4, 6)]
-
-
-def test_the_topology_must_lie_within_the_scaling_limits():
     wrong = {"prefill": {**PREFILL, "minReplicas": 9}, "decode": {**DECODE, "maxReplicas": 3}}
     result = [(p.path, p.value, p.accepted) for p in problems(scaled(wrong))]
     assert result == [
@@ -717,20 +690,15 @@ def test_pools_must_have_room_for_the_maximum_number_of_servers(nodes: int, most
 def test_without_room_only_the_scaled_roles_that_may_grow_are_refused():
     scaling = {"prefill": {**PREFILL, "maxReplicas": 8}, "decode": {**DECODE, "maxReplicas": 40}}
     assert paths(scaled(scaling)) == ["models[0].scaling.decode.maxReplicas"]
+    assert paths(scaled(), nodes=1) == ["gpuPools[0].size"]
 
 
 def test_the_maximum_number_of_servers_must_fit_beside_other_models_and_copies():
     fits = scaled(copies=2)
     assert problems(fits, nodes=6) == []
-    other = model("agg-tp8-2r", name="other")
-    assert paths(fits, other, nodes=7) == [
-        "models[0].scaling.prefill.maxReplicas",
-        "models[0].scaling.decode.maxReplicas",
+    assert paths(fits, model("agg-tp8-2r", name="other"), nodes=7) == [
+        f"models[0].scaling.{role}.maxReplicas" for role in ("prefill", "decode")
     ]
-
-
-def test_a_pool_too_small_for_the_initial_servers_is_reported_at_the_pools_size_key():
-    assert paths(scaled(), nodes=1) == ["gpuPools[0].size"]
 
 
 def test_rollouts_get_only_gpus_that_the_maximum_number_of_servers_leaves():
@@ -738,32 +706,35 @@ def test_rollouts_get_only_gpus_that_the_maximum_number_of_servers_leaves():
     assert [role.rollout.max_surge for role in plan(wide, nodes=4).models[0].units[0].roles] == [0, 0]
 
 
-def test_scaling_only_one_role_of_two_is_advised_against():
+def test_scaling_one_role_of_two_or_in_another_proportion_is_advised_against():
     assert advised(BOTH) == []
     (text,) = advised({"prefill": {**PREFILL, "minReplicas": 8}})
     assert text == "only prefill servers are scaled: where decode servers are too few, more don't help"
-
-
-def test_check_warns_of_scaling_limits_in_another_proportion_than_the_topology():
-    (text,) = advised({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": {**DECODE, "maxReplicas": 4}})
+    decode = {**DECODE, "maxReplicas": 4}
+    (text,) = advised({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": decode})
     assert text.startswith("maxReplicas has 20 prefill for 4 decode servers where 8p-tp1-4d-tp2 has 8 for 4")
-    assert advised({"prefill": {**PREFILL, "maxReplicas": 16}, "decode": {**DECODE, "maxReplicas": 4}}) == []
+    assert advised({"prefill": {**PREFILL, "maxReplicas": 16}, "decode": decode}) == []
 
 
-def test_check_warns_of_a_scaling_threshold_that_only_waiting_requests_reach():
-    (text,) = advised({**BOTH, "decode": {**DECODE, "requests": 300}})
-    assert "one server runs 256 at a time" in text
+RARE = {"prefill": {**PREFILL, "promptTokensPerS": 1_000_000}}
+BY_CACHE = {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}
 
 
-@pytest.mark.parametrize(("topology", "most"), [("8p-tp1-4d-tp2", "143,626"), ("8p-tp2-4d-tp2", "287,253")])
-def test_check_warns_of_a_scaling_threshold_beyond_the_gpus_peak_rate(topology: str, most: str):
-    (text,) = advised({**BOTH, "prefill": {**PREFILL, "promptTokensPerS": 1_000_000}}, topology=topology)
-    assert text.startswith(f"servers are added only once prompts wait: one server computes at most {most} tokens")
-
-
-def test_check_warns_if_kvcacheusage_alone_scales_and_the_workload_never_reaches_it():
-    (text,) = advised({**BOTH, "decode": {"minReplicas": 2, "maxReplicas": 6, "kvCacheUsage": 0.8}})
-    assert text.startswith("no server is ever added at this workload: 256 requests at a time")
+@pytest.mark.parametrize(
+    ("scaling", "topology", "words"),
+    [
+        ({"decode": {**DECODE, "requests": 300}}, "8p-tp1-4d-tp2", "one server runs 256 at a time"),
+        (RARE, "8p-tp1-4d-tp2", "once prompts wait: one server computes at most 143,626 tokens"),
+        (RARE, "8p-tp2-4d-tp2", "once prompts wait: one server computes at most 287,253 tokens"),
+        ({"decode": BY_CACHE}, "8p-tp1-4d-tp2", "no server is ever added at this workload: 256 requests at a time"),
+    ],
+    ids=["running requests", "one GPU's peak rate", "the peak rate of two", "KV cache that is never full"],
+)
+def test_check_warns_of_scaling_thresholds_that_are_reached_late_or_never(
+    scaling: dict[str, Any], topology: str, words: str
+):
+    (text,) = advised({**BOTH, **scaling}, topology=topology)
+    assert words in text
     assert advised({**BOTH, "decode": {**DECODE, "kvCacheUsage": 0.8}}) == []
 
 
@@ -772,7 +743,6 @@ def test_linear_attention_states_count_as_kv_cache_that_requests_fill():
     planned = plan(scaled(scaling, model="qwen3.5-27b"))
     (text,) = [item.text for item in planned.advice if item.path.endswith("kvCacheUsage")]
     decode = planned.models[0].units[0].role("decode")
-    assert decode is not None
     share = 256 * (4096 + 256 + decode.memory.state_tokens) / decode.memory.key_value_tokens
     assert text.endswith(f"fill at most {share:.1%} of a server's KV cache")
 
