@@ -122,7 +122,7 @@ def test_a_layer_may_have_both_attention_and_a_state_space():
     assert computed.kv_cache == compute_model(config_of("qwen3-8b")).kv_cache
 
 
-def test_a_config_that_hides_which_layers_have_a_state_space_is_refused():
+def test_a_config_that_hides_its_state_space_layers_or_has_no_attention_is_refused():
     (problem,) = refused(config_of("qwen3-8b", model_type="new", mamba_n_heads=24, mamba_d_state=256))
     assert (problem.path, problem.why) == ("layer_types", "some layers have a state space, and nothing says which")
     (problem,) = refused(config_of("jamba-1.5-mini", attn_layer_period=64, attn_layer_offset=63))
@@ -231,7 +231,7 @@ def test_unquantized_modules_may_be_named_by_glob_parent_or_part_of_a_name(patte
     assert compute_model(config | {"quantization_config": quantization}).weights.gib > compute_model(config).weights.gib
 
 
-def test_the_size_of_weights_is_taken_from_the_weights_index_if_it_is_given():
+def test_the_size_of_weights_is_that_of_the_weights_index_which_must_be_sound():
     config = config_of("qwen3-32b")
     assert compute_model(config, {"metadata": {"total_size": 65_524_246_528}, "weight_map": {}}).weights.gib == 61.0
     (problem,) = refused(config, {"metadata": {"total_size": -1}})

@@ -96,7 +96,7 @@ def test_tracing_changes_the_configuration_hash():
 def test_optional_parts_of_a_stack_are_off_by_default():
     plan = planning.plan_object(stack())
     assert (plan.front_door, plan.gateway, plan.monitoring, plan.tracing) == (None, None, None, None)
-    assert (plan.config.storage.model_cache.kind, plan.network_policies.engine) == ("none", "none")
+    assert plan.config.storage.model_cache.kind == "none"
 
 
 def test_copies_of_a_model_are_named_by_the_model_and_their_number():
