@@ -4,31 +4,24 @@ import pytest
 from llmd_oke import catalogue
 from stack_files import model, plan, problems
 
-QWEN = {"model": "qwen3-32b"}
 MODELS = [known for name in catalogue.model_names() if (known := catalogue.model(name))]
 
 
-def arguments(engine: dict[str, Any] | None = None, **changes: Any) -> tuple[str, ...]:
-    planned = plan(model("1p-tp2-1d-tp2", engine=engine or {}, **{**QWEN, **changes}))
-    (of_both,) = {role.settings.feature_arguments for role in planned.models[0].units[0].roles}
-    return of_both
-
-
-def test_servers_enable_all_features_that_the_catalogue_has_for_their_model():
-    assert arguments() == (
-        "--enable-auto-tool-choice",
-        "--tool-call-parser=hermes",
-        "--reasoning-parser=qwen3",
-    )
-
-
-def test_a_stack_file_can_choose_among_the_features_of_a_model():
-    assert arguments({"features": ["reasoning"]}) == ("--reasoning-parser=qwen3",)
-    assert arguments({"features": []}) == ()
-
-
-def test_a_model_without_optional_features_is_served_without_feature_arguments():
-    assert arguments(model="mixtral-8x22b") == ()
+@pytest.mark.parametrize(
+    ("name", "engine", "expected"),
+    [
+        ("qwen3-32b", {}, ("--enable-auto-tool-choice", "--tool-call-parser=hermes", "--reasoning-parser=qwen3")),
+        ("qwen3-32b", {"features": ["reasoning"]}, ("--reasoning-parser=qwen3",)),
+        ("qwen3-32b", {"features": []}, ()),
+        ("mixtral-8x22b", {}, ()),
+    ],
+    ids=["all by default", "one", "none", "a model without features"],
+)
+def test_servers_enable_all_features_of_their_model_or_those_of_the_stack_file(
+    name: str, engine: dict[str, Any], expected: tuple[str, ...]
+):
+    roles = plan(model("1p-tp2-1d-tp2", model=name, engine=engine)).models[0].units[0].roles
+    assert {role.settings.feature_arguments for role in roles} == {expected}
 
 
 @pytest.mark.parametrize(

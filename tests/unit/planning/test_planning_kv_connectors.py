@@ -127,7 +127,8 @@ def test_mori_io_is_refused_for_models_and_topologies_that_it_does_not_support(
 def test_mori_io_is_accepted_for_copied_heads_latent_caches_and_several_servers():
     plan("1p-tp4ep-1d-tp8ep", "qwen3-235b-a22b-fp8", connector="mori-io")  # four KV heads
     plan("1p-tp8-1d-tp8", LATENT, connector="mori-io")
-    plan("2p-tp2-1d-tp2", connector="mori-io")
+    advice = plan("2p-tp2-1d-tp2", connector="mori-io").advice
+    assert any("issues/40340" in item.text for item in advice if "kvCache" in item.path)
 
 
 @pytest.mark.parametrize("release", ["llm-d-0.9.0", NEWEST])
@@ -151,11 +152,6 @@ def test_prefill_and_decode_sizes_may_differ_only_if_they_divide_linear_state_gr
     grouped(1)
     assert "the wrong part of the prompt's state" in (only("2p-tp1-1d-tp2", name).why or "")
     plan("1p-tp2-1d-tp2", name)
-
-
-def test_check_reports_known_drawbacks_of_mori_io():
-    said = [advice.text for advice in plan("1p-tp2-1d-tp2", connector="mori-io").advice if "kvCache" in advice.path]
-    assert any("issues/40340" in text for text in said)
 
 
 def test_mooncake_requires_an_image_with_its_package():
@@ -185,10 +181,7 @@ def test_a_nodes_prefill_servers_share_the_disk_space_for_kv_cache_in_files():
             {"hostMemoryGib": 8, "stack": {"storage": {"modelCache": {"kind": "none"}}}},
             "storage.modelCache of kind node-disk, or nothing",
         ),
-        (
-            {"hostMemoryGib": 8, "release": "llm-d-0.9.0", "stack": ON_DISKS},
-            "nothing, or a newer release",
-        ),
+        ({"hostMemoryGib": 8, "release": "llm-d-0.9.0", "stack": ON_DISKS}, "nothing, or a newer release"),
     ],
 )
 def test_diskgib_is_refused_without_what_vllm_keeps_files_by(changes: dict[str, Any], accepted: str):
@@ -201,6 +194,9 @@ def test_diskgib_is_refused_if_files_could_be_read_with_other_weights():
     assert only("agg-tp2-1r", stack=bucket, **IN_FILES).accepted.startswith("storage.prewarm.revisions.qwen3-32b with")
     bucket["storage"]["prewarm"]["revisions"] = {"qwen3-32b": "a" * 40}
     plan("agg-tp2-1r", stack=bucket, **IN_FILES)
+    unwarmed = {"modelCache": {"kind": "node-disk"}, "prewarm": {"source": "none", "revisions": {UNPINNED: "a" * 40}}}
+    problem = only("agg-tp4-1r", UNPINNED, stack={"storage": unwarmed}, **IN_FILES)
+    assert problem.path == "models[0].engine.kvCache.diskGib"
 
 
 def test_diskgib_is_limited_to_four_fifths_of_the_nodes_disks_beside_the_weights():
@@ -242,12 +238,6 @@ def test_a_catalogue_entrys_hash_that_names_files_differently_is_refused_at_disk
     model_with("qwen3-32b", arguments=("--prefix-caching-hash-algo=xxhash_cbor",))
     problem = only("agg-tp2-1r", stack=ON_DISKS, **IN_FILES)
     assert (problem.path, problem.value) == ("models[0].engine.kvCache.diskGib", 100)
-
-
-def test_a_revision_without_pre_warming_pins_no_weights():
-    storage = {"modelCache": {"kind": "node-disk"}, "prewarm": {"source": "none", "revisions": {UNPINNED: "a" * 40}}}
-    problem = only("agg-tp4-1r", UNPINNED, stack={"storage": storage}, **IN_FILES)
-    assert problem.path == "models[0].engine.kvCache.diskGib"
 
 
 def test_models_of_one_name_have_the_same_disk_space_for_kv_cache():

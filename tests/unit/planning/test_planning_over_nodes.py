@@ -25,20 +25,16 @@ def problems(topology: object, **changes: object) -> list[tuple[str, str, str]]:
     return [(problem.path, problem.accepted, problem.why) for problem in error.value.problems]
 
 
-def test_each_pod_of_a_server_that_spans_nodes_runs_equally_many_ranks():
+def test_each_pod_of_a_server_that_spans_nodes_runs_equally_many_ranks_by_rdma():
     (role,) = plan("agg-tp2dp8ep-1r").models[0].units[0].roles
     spread = role.parallelism
     assert (spread.nodes, spread.gpus, spread.gpus_per_node, spread.data_parallel_size_local) == (2, 16, 8, 4)
+    assert role.virtual_functions == 8
 
 
 def test_ranks_that_fill_no_whole_nodes_are_refused_with_the_next_numbers_that_do():
     ((_, accepted, _),) = problems("agg-tp2dp10ep-1r")
     assert accepted == "for aggregated: at most 4, or all ranks of whole nodes, such as 8 or 12"
-
-
-def test_aggregated_servers_that_span_nodes_have_virtual_functions_too():
-    (role,) = plan("agg-tp1dp16ep-1r").models[0].units[0].roles
-    assert role.virtual_functions == 8
 
 
 def test_each_pod_of_a_server_that_spans_nodes_fills_a_node():
@@ -66,12 +62,9 @@ def test_a_server_over_two_nodes_is_not_placed_if_each_pool_has_one():
     assert place(servers, nodes)[1] == servers
 
 
-def test_servers_that_span_more_nodes_than_exist_are_refused():
+def test_servers_that_span_nodes_require_as_many_nodes_and_rdma():
     ((path, accepted, _),) = problems("agg-tp1dp16ep-3r")
     assert (path, accepted.startswith("at least 6")) == ("gpuPools[0].size", True)
-
-
-def test_servers_that_span_nodes_require_rdma():
     found = problems("agg-tp1dp16ep-1r", rdma="none")
     assert [(path, accepted) for path, accepted, _ in found] == [("rdma", "sriov-vf")]
 

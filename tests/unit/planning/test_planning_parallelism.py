@@ -30,16 +30,13 @@ def long_form(**servers: object) -> dict[str, object]:
     return {"aggregated": {"replicas": 1, "tensorParallelSize": 1, **servers}}
 
 
-def test_gpus_and_sequences_of_a_server_are_multiplied_by_its_data_parallel_size():
+def test_a_server_has_gpus_functions_and_sequences_for_each_data_parallel_rank():
     (role,) = plan(MIXTURE, "agg-tp2dp4ep-2r").units[0].roles
     assert role.parallelism == Parallelism(2, 4, expert_parallel=True)
     assert role.gpus == 16
     assert role.settings.max_num_seqs == 4 * plan(MIXTURE, "agg-tp4-1r").max_num_seqs
-
-
-def test_a_server_has_a_virtual_function_for_each_gpu_of_its_ranks():
-    roles = plan(MIXTURE, "1p-tp1dp8ep-1d-tp4dp2ep").units[0].roles
-    assert [role.virtual_functions for role in roles] == [8, 8]
+    disaggregated = plan(MIXTURE, "1p-tp1dp8ep-1d-tp4dp2ep").units[0].roles
+    assert [role.virtual_functions for role in disaggregated] == [8, 8]
 
 
 def test_data_parallel_ranks_share_experts_and_copy_the_other_weights():
