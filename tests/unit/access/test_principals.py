@@ -132,11 +132,17 @@ def test_tokens_of_instance_principal_and_workload_identity_are_renewed(
         assert server.tokens[-1] != first
 
 
-def test_instance_principal_on_a_machine_outside_of_oci_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_principal_outside_of_oci_or_of_a_pod_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(principals, "METADATA_ATTEMPTS", 1)
     monkeypatch.setenv("OCI_METADATA_BASE_URL", "http://127.0.0.1:9/opc/v2")
     with pytest.raises(KitError, match="OCI gives this machine no token of an instance: ConnectionError"):
         signer_of(Auth.INSTANCE_PRINCIPAL, None)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(KitError, match="no pod"):
+        signer_of(Auth.WORKLOAD_IDENTITY, None)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
+    with pytest.raises(KitError, match="no token of a pod"):
+        principals.workload_identity(tmp_path / "none")
 
 
 def test_a_refused_instance_or_workload_is_told_the_status_and_the_needed_policy(
@@ -149,15 +155,6 @@ def test_a_refused_instance_or_workload_is_told_the_status_and_the_needed_policy
     with pytest.raises(KitError, match="OCI gives this machine no token of a pod: 403") as refused:
         principals.workload_identity(tmp_path / "token")
     assert "enhanced OKE cluster" in (refused.value.remedy or "")
-
-
-def test_workload_identity_outside_of_a_pod_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(KitError, match="no pod"):
-        signer_of(Auth.WORKLOAD_IDENTITY, None)
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
-    with pytest.raises(KitError, match="no token of a pod"):
-        principals.workload_identity(tmp_path / "none")
 
 
 def test_the_text_form_of_an_oci_principal_reveals_no_token(instance: Authentication):

@@ -20,16 +20,11 @@ def test_the_oci_provider_and_cluster_access_use_the_same_authentication(config:
     assert of_provider(config) == expected
 
 
-def test_oci_private_key_settings_without_a_profile_are_refused_by_name():
-    with pytest.raises(KitError, match=r"oci:userOcid, oci:privateKey\)") as refused:
+def test_provider_settings_that_get_no_cluster_token_are_refused_with_others_that_do():
+    with pytest.raises(KitError, match=r"oci:userOcid, oci:privateKey\).*\n.*oci:configFileProfile"):
         of_provider({"userOcid": "u", "privateKey": True})
-    assert "oci:configFileProfile" in (refused.value.remedy or "")
-
-
-def test_an_authentication_method_without_cluster_tokens_is_refused():
-    with pytest.raises(KitError, match="ResourcePrincipal") as refused:
+    with pytest.raises(KitError, match=r"ResourcePrincipal.*\n.*InstancePrincipal"):
         of_provider({"auth": "ResourcePrincipal"})
-    assert "InstancePrincipal" in (refused.value.remedy or "")
 
 
 def test_oci_authentication_settings_become_options_of_the_token_command():

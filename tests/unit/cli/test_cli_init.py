@@ -214,16 +214,12 @@ def typed(monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
 DIGIT = Question("--digit", "A digit", lambda text: None if text in {"7", "8"} else "seven or eight")
 
 
-def test_an_invalid_answer_on_a_terminal_is_asked_for_again(
+def test_an_invalid_answer_is_asked_for_again_and_offers_are_chosen_by_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    typed(monkeypatch, "nine", "7")
+    typed(monkeypatch, "nine", "7", "2", "")
     assert Answers(asks=True).answer(DIGIT, None) == "7"
     assert "accepted: seven or eight" in capsys.readouterr().err
-
-
-def test_in_init_a_number_chooses_an_offered_value_and_enter_chooses_the_first(monkeypatch: pytest.MonkeyPatch):
-    typed(monkeypatch, "2", "")
     offers = [Offer("8", "eight"), Offer("7", "seven")]
     answers = [Answers(asks=True).answer(DIGIT, None, offers=lambda: offers) for _ in range(2)]
     assert answers == ["7", "8"]

@@ -120,18 +120,14 @@ def test_a_preview_shows_initial_gpu_nodes_and_the_autoscalers_limits():
         assert preview_report("prod", new_plan, parse(document())).size.startswith(text)
 
 
-def test_a_preview_report_lists_changed_resources_and_servers_that_are_deleted_first():
+def test_a_preview_report_lists_changes_and_emphasizes_causes_of_replacements():
     said = judged(recorded("switch"))
     assert "| delete | Deployment m-aggregated |" in said
     assert "| create | Deployment m-prefill |" in said
     assert "AggregatedUnit" not in said
     assert said.index("| delete |") < said.index("| create |")
     assert "m-aggregated must go before they come" in said
-
-
-def test_a_preview_report_emphasizes_the_property_that_causes_a_replacement():
-    said = judged(recorded("replace"))
-    assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in said
+    assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in judged(recorded("replace"))
 
 
 def test_the_report_of_a_refused_preview_names_the_property_or_error_that_causes_it():

@@ -38,19 +38,16 @@ def watch_fixture(monkeypatch):
     return lambda *answers: ClusterJobs(Cluster(*answers), SilentProgress()).await_end(PLACE, 60.0)
 
 
-def test_a_short_outage_of_the_api_server_does_not_end_the_wait_for_a_job(watch):
+def test_only_a_long_outage_of_the_api_server_ends_the_wait_for_a_job(watch, monkeypatch):
     watch(httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow"), job("Complete"))
+    monkeypatch.setattr(jobs, "OUTAGE_S", -1.0)
+    with pytest.raises(KitError, match="refused"):
+        watch(httpx2.ConnectError("refused"))
 
 
 def test_a_refusal_of_the_api_server_ends_the_wait_for_a_job_at_once(watch):
     with pytest.raises(KitError, match="forbidden"):
         watch(api_error(403, "forbidden"))
-
-
-def test_a_long_outage_of_the_api_server_ends_the_wait_for_a_job(watch, monkeypatch):
-    monkeypatch.setattr(jobs, "OUTAGE_S", -1.0)
-    with pytest.raises(KitError, match="refused"):
-        watch(httpx2.ConnectError("refused"))
 
 
 def test_a_failed_job_is_reported_with_the_message_of_its_condition(watch):

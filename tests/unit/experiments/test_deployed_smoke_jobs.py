@@ -86,8 +86,9 @@ def fetched(monkeypatch, plan, client, folder):
     return outcome
 
 
-def test_a_smoke_jobs_result_is_stored_as_a_report(monkeypatch, plan, result, tmp_path):
-    outcome = fetched(monkeypatch, plan, FakeClient([job(ended="Failed")], config_maps=[result]), tmp_path)
+def test_the_result_of_the_newest_smoke_job_is_stored_as_a_report(monkeypatch, plan, result, tmp_path):
+    jobs = [job("smoke-0", day=1), job("smoke-1", ended="Failed", day=2)]
+    outcome = fetched(monkeypatch, plan, FakeClient(jobs, config_maps=[result]), tmp_path)
     assert outcome.failed == ("TTFT p95",)
     assert outcome.report.parent == tmp_path / "mine" / "20260101T120000Z"
     assert len((outcome.report.parent / "requests.jsonl").read_text().splitlines()) == 4
@@ -102,11 +103,6 @@ def test_a_smoke_jobs_accuracy_score_is_stored_for_the_measured_configuration_on
     override = config.stack.Override(quick_reduce="INT4")
     other = replace(plan, config=plan.config.model_copy(update={"override": override}))
     assert evals.latest(tmp_path, "mine", MODEL, "builtin", other.config_hash) is None
-
-
-def test_the_result_is_fetched_from_the_newest_of_several_smoke_jobs(monkeypatch, plan, result, tmp_path):
-    jobs = [job("smoke-1", day=2), job("smoke-0", ended="Failed", day=1)]
-    assert fetched(monkeypatch, plan, FakeClient(jobs, config_maps=[result]), tmp_path).report
 
 
 def test_a_result_of_an_earlier_smoke_job_is_ignored(monkeypatch, plan, result, tmp_path):

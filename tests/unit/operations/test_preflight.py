@@ -113,11 +113,8 @@ def test_preflight_reports_an_add_on_version_that_oke_no_longer_has():
 
 def test_preflight_reports_a_kubernetes_version_without_an_oke_node_image():
     finding = only("node image", look({"containerengine /nodePoolOptions/all": {"sources": []}}))
-    assert (finding.verdict, finding.path, finding.value) == (
-        Verdict.PROBLEM,
-        "systemPool",
-        "OKE has no image for v1.34.2",
-    )
+    assert (finding.verdict, finding.path) == (Verdict.PROBLEM, "systemPool")
+    assert finding.value == "OKE has no image for v1.34.2"
 
 
 def limit(path: str, findings: list[Finding]) -> Finding:
