@@ -51,9 +51,7 @@ def result(ours_s: float, sizes_s: tuple[float, float]) -> Result:
 @pytest.mark.parametrize(
     ("ours_s", "sizes_s", "good"), [(2.7, (1.0, 8.0), True), (2.8, (1.0, 8.0), False), (2.7, (1.0, 12.0), False)]
 )
-def test_the_benchmark_of_previews_requires_both_of_its_time_limits(
-    ours_s: float, sizes_s: tuple[float, float], good: bool
-):
+def test_the_benchmark_of_previews_requires_both_time_limits(ours_s: float, sizes_s: tuple[float, float], good: bool):
     assert result(ours_s, sizes_s).within_limits is good
 
 

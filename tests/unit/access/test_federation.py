@@ -80,9 +80,7 @@ def test_a_failed_session_renewal_is_reported_and_repeated(there: Issuers):
     assert "refuses the job's token with 401" in told[0]
 
 
-def test_the_error_for_a_ci_job_without_trust_or_token_says_what_it_lacks(
-    there: Issuers, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_ci_job_without_trust_or_token_is_told_what_it_lacks(there: Issuers, monkeypatch: pytest.MonkeyPatch):
     for name, value in there.variables("somebody's").items():
         monkeypatch.setenv(name, value)
     with (

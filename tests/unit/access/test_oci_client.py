@@ -134,9 +134,7 @@ MD5, SHA256 = base64.b64encode(HASH).decode(), base64.b64encode(DIGEST).decode()
     ],
     ids=["one piece", "parts", "invalid"],
 )
-def test_checksums_of_an_object_are_those_in_the_headers_of_object_storage(
-    headers: dict[str, str], checksums: tuple[str, ...]
-):
+def test_an_objects_checksums_are_in_the_headers_of_object_storage(headers: dict[str, str], checksums: tuple[str, ...]):
     assert behind(content_length="4096", **headers) == StoredFile(4096, checksums)
 
 

@@ -95,9 +95,7 @@ def key_id(key: RSAPublicKey, headers: dict[str, str], target: str, host: str = 
     return verify(key, headers["authorization"], {**headers, "(request-target)": target, "host": host})["keyId"]
 
 
-def test_an_instance_exchanges_its_certificate_for_a_token_and_signs_with_it(
-    instance: Authentication, key: RSAPrivateKey
-):
+def test_an_instance_gets_a_token_for_its_certificate_and_signs_with_it(instance: Authentication, key: RSAPrivateKey):
     signer = principals.instance_principal(f"{instance.url}/v1/x509")
     sent = instance.requests[0]
     assert "BEGIN" not in sent["certificate"]

@@ -52,9 +52,7 @@ def test_a_failing_registry_is_queried_three_times(registry: Registry):
     assert pauses == [2.0, 4.0]
 
 
-def test_a_manifest_that_is_too_long_or_does_not_match_its_digest_is_unsound(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_manifest_too_long_or_unlike_its_digest_is_unsound(registry: Registry, monkeypatch: pytest.MonkeyPatch):
     registry.push_index(REPOSITORY, "v1", AMD64)
     with monkeypatch.context() as limited:
         limited.setattr(registries, "MAX_MANIFEST_BYTES", 100)

@@ -32,9 +32,7 @@ def check(project: Path, *options: str, **changes: Any) -> str:
         ({}, "it compiles each time"),
     ],
 )
-def test_check_says_whether_later_starts_of_a_server_reuse_compiled_code(
-    tmp_path: Path, changes: dict[str, Any], words: str
-):
+def test_check_says_whether_later_starts_reuse_compiled_code(tmp_path: Path, changes: dict[str, Any], words: str):
     (line,) = [line for line in check(tmp_path, **changes).splitlines() if "start of a server" in line]
     assert words in line
 

@@ -75,9 +75,7 @@ def test_init_reports_unanswered_questions_as_assumptions(project: Path):
 
 
 @pytest.mark.parametrize(("given", "wrong"), [(("--target", "oci"), ""), (("--image", "x"), "--image")])
-def test_without_a_terminal_init_names_options_of_missing_and_wrong_answers(
-    project: Path, given: tuple[str, str], wrong: str
-):
+def test_without_a_terminal_init_names_missing_and_wrong_options(project: Path, given: tuple[str, str], wrong: str):
     result = init(project, *given)
     assert result.exit_code == 1
     assert isinstance(result.exception, KitError)
@@ -105,9 +103,7 @@ def test_without_a_terminal_init_names_options_of_missing_and_wrong_answers(
         (("--target", "rehearsal", "--region", "us-nowhere-1", *SIZED), "--region"),
     ],
 )
-def test_init_refuses_impossible_answers_and_writes_no_stack_file(
-    project: Path, arguments: tuple[str, ...], place: str
-):
+def test_init_refuses_impossible_answers_and_writes_no_file(project: Path, arguments: tuple[str, ...], place: str):
     result = init(project, *arguments)
     assert result.exit_code == 1
     assert place in str(result.exception)

@@ -31,9 +31,7 @@ def test_nodes_are_not_replaced_undrained_if_the_api_server_is_unreachable(capsy
 
 
 @pytest.mark.parametrize("agreed", [True, False])
-def test_on_a_terminal_the_user_is_asked_whether_to_replace_undrained_nodes(
-    monkeypatch: pytest.MonkeyPatch, agreed: bool
-):
+def test_on_a_terminal_users_are_asked_before_undrained_replacements(monkeypatch: pytest.MonkeyPatch, agreed: bool):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(nodes.typer, "confirm", lambda _: agreed)
     if agreed:

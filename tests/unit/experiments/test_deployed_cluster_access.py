@@ -52,9 +52,7 @@ def test_a_cluster_token_is_reused_while_it_is_valid_and_renewed_before_it_expir
     assert dict(header) == {"Authorization": "Bearer t2"}
 
 
-def test_a_child_process_uses_the_cluster_token_that_it_was_passed(
-    signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_child_process_uses_the_cluster_token_it_was_passed(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
     now = [0.0]
     header = authorization(signing_in(), now)
     copy = deepcopy(header)
@@ -71,9 +69,7 @@ def test_a_kubeconfigs_token_command_that_prints_no_token_is_reported(signing_in
         ClusterAccess().pods("ns", {})
 
 
-def test_a_connection_to_a_pod_has_a_current_token_at_each_request_and_expires(
-    signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_connection_to_a_pod_has_a_current_token_and_expires(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
     signing_in()
     monkeypatch.setattr(cluster_access, "RENEW_S", 0.0)
     access = ClusterAccess()

@@ -71,9 +71,7 @@ def test_the_comparisons_page_has_plot_and_remarks_and_in_markdown_the_same_tabl
     ],
     ids=["open loop", "one level of users"],
 )
-def test_results_of_other_loads_are_plotted_by_offered_load_or_as_distributions(
-    tmp_path: Path, load: dict[str, Any], plot: str
-):
+def test_results_are_plotted_by_offered_load_or_as_distributions(tmp_path: Path, load: dict[str, Any], plot: str):
     run = filled(tmp_path, loads=[load])
     comparison.write(run)
     assert plot in (run.path / comparison.HTML).read_text()

@@ -52,9 +52,7 @@ def deployer(tmp_path: Path) -> tuple[PulumiDeployer, list[config.ModelConfig]]:
     return PulumiDeployer(tmp_path, "s", {}), models
 
 
-def test_an_experiment_deploys_a_separate_stack_and_leaves_neither_it_nor_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_experiment_deploys_a_separate_stack_and_leaves_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cli = Cli(tmp_path, monkeypatch, up=0)
     real, models = deployer(tmp_path)
     assert real.deploy(models, SilentProgress()).simulated == ()
@@ -74,9 +72,7 @@ def test_a_failed_update_of_an_experiments_stack_is_an_error(tmp_path: Path, mon
         real.deploy(models, SilentProgress())
 
 
-def test_an_experiments_measuring_program_runs_in_the_projects_folder_with_its_env(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_measuring_program_runs_in_the_projects_folder_with_its_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     Cli(tmp_path, monkeypatch, up=0)
     real = PulumiDeployer(tmp_path, "s", {"BEGAN": "1"})
     script = "import json, os, pathlib; pathlib.Path('told').write_text(json.dumps(os.environ['BEGAN'])); exit(3)"

@@ -106,9 +106,7 @@ def test_a_deployment_with_wrong_answers_is_not_measured(assignment: DeploymentR
     assert RunFolder(assignment.folder).gather() == []
 
 
-def test_a_load_stage_during_which_a_model_server_restarted_is_an_error(
-    assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_load_stage_with_a_restarted_server_is_an_error(assignment: DeploymentRun, monkeypatch: pytest.MonkeyPatch):
     counted = iter(range(9))
     plan = replace(
         measurement.base_plan(assignment), servers=lambda: (ServerPod("aggregated", "server-0", next(counted)),)

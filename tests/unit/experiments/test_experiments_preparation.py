@@ -118,9 +118,7 @@ def test_one_closed_loop_on_fewer_servers_is_forecast_to_take_longer(tmp_path: P
     assert seconds[0] > 1.2 * seconds[1]
 
 
-def test_only_rehearsals_have_a_time_scale_and_simulate_heavier_load_more_slowly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_rehearsals_alone_simulate_heavier_load_more_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def time_scale(asked: RunOptions, rate: float, tokens: int = 8) -> float:
         loads = [{**OPEN, "requestsPerS": [rate], "outputTokens": tokens}]
         return experiment(tmp_path, asked, loads=loads).settings.time_scale

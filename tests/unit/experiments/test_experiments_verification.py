@@ -100,9 +100,7 @@ def verified(folder: Path, expected: Row, seen: Row) -> Verified:
     return Verified(subject(folder, basis=expected.basis), seen, compared, 0.25, folder)
 
 
-def test_forecast_errors_against_simulated_servers_are_marked_as_such(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_forecast_errors_of_simulated_servers_are_marked_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     seen = forecast(ttft_ms=Quantiles(mean=60.0))
     tune_verify.show_verification(verified(tmp_path, forecast(), seen))
     shown = capsys.readouterr().out
@@ -128,9 +126,7 @@ def test_tune_verify_says_that_a_performance_bound_is_no_forecast(tmp_path: Path
     assert "not held against the tolerance" in shown
 
 
-def test_tune_verify_reports_server_settings_that_differ_from_the_forecast(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_tune_verify_reports_settings_that_differ_from_the_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     made_for = {"block_size": 128, "router_profile": "token-load"}
     expected, seen = forecast(**made_for), forecast(block_size=16, router_profile="token-load")
     result = Verified(subject(tmp_path, **made_for), seen, tuple(compare(expected, seen)), 0.25, tmp_path)

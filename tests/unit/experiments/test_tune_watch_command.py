@@ -98,9 +98,7 @@ def test_tune_watch_that_ends_with_an_error_or_ctrl_c_shows_what_it_observed(wat
     assert (result.exit_code, "1500 requests" in result.output) == (130, True)
 
 
-def test_output_of_tune_watch_fits_the_terminal_except_for_commands_to_copy(
-    watch: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_output_of_tune_watch_fits_the_terminal_except_commands_to_copy(watch: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = watch(requests_per_s=5.0, ttft_ms=400.0).output.splitlines()
     assert [line for line in shown if len(line) > 80 and "llmd-oke tune rank" not in line] == []

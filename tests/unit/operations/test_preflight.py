@@ -89,9 +89,7 @@ def test_preflight_passes_a_tenancy_with_everything_that_is_needed():
         ("v1.35.1", Verdict.PROBLEM),
     ],
 )
-def test_preflight_checks_that_a_cluster_is_upgraded_one_minor_version_at_a_time(
-    running: str, verdict: Verdict, by_identifier: bool
-):
+def test_preflight_checks_that_upgrades_are_of_one_minor_version(running: str, verdict: Verdict, by_identifier: bool):
     gone = {"lifecycleState": "DELETED", "kubernetesVersion": "v1.30.1"}
     there = {"lifecycleState": "ACTIVE", "kubernetesVersion": running}
     if by_identifier:

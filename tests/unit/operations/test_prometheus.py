@@ -65,9 +65,7 @@ def test_a_scalar_of_prometheus_is_a_series_without_labels_and_an_empty_result_n
         ),
     ],
 )
-def test_an_error_of_prometheus_or_an_answer_of_another_server_is_reported(
-    answer: Any, status: int, message: str
-) -> None:
+def test_an_error_of_prometheus_or_answer_of_another_server_is_reported(answer: Any, status: int, message: str) -> None:
     with pytest.raises(KitError, match=message):
         query(URL, "sum(", http=answering(answer, status))
 

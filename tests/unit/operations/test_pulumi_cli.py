@@ -127,9 +127,7 @@ def waited_for(
 
 
 @pytest.mark.parametrize("signals", [(TERM,), (INT,), (TERM, TERM), (TERM, INT)])
-def test_a_child_process_of_the_kit_gets_only_the_first_of_several_signals(
-    monkeypatch: pytest.MonkeyPatch, signals: tuple[int, ...]
-):
+def test_a_child_process_gets_only_the_first_of_many_signals(monkeypatch: pytest.MonkeyPatch, signals: tuple[int, ...]):
     assert waited_for(monkeypatch, *signals).told == [signals[0]]
 
 
@@ -137,9 +135,7 @@ def test_a_child_process_signalled_through_its_process_group_gets_no_second_sign
     assert waited_for(monkeypatch, TERM, TERM, alone=False).told == []
 
 
-def test_a_signal_is_handled_by_the_kit_after_the_child_process_has_ended(
-    monkeypatch: pytest.MonkeyPatch, handled: list[int]
-):
+def test_a_signal_is_handled_by_the_kit_after_the_child_has_ended(monkeypatch: pytest.MonkeyPatch, handled: list[int]):
     waited_for(monkeypatch, INT, TERM)
     assert handled == [TERM]
 

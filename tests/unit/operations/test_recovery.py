@@ -181,9 +181,7 @@ def test_recover_refreshes_a_resource_with_a_pending_update_or_deletion():
         ({"metadata": {}}, None),
     ],
 )
-def test_the_pulumi_id_of_an_object_follows_from_its_namespace_and_name(
-    inputs: dict[str, Any], identifier: str | None
-) -> None:
+def test_the_pulumi_id_of_an_object_is_its_namespace_and_name(inputs: dict[str, Any], identifier: str | None) -> None:
     assert kubernetes_id(Pending("creating", "urn", "kubernetes:core/v1:ConfigMap", inputs)) == identifier
 
 

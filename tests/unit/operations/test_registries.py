@@ -122,9 +122,7 @@ def test_an_update_with_a_chart_archive_of_another_checksum_is_refused(repositor
         ("{", "gives no archive"),
     ],
 )
-def test_the_check_of_a_chart_is_unknown_after_an_unexpected_repository_answer(
-    repository: FileServer, index: str, words: str
-):
+def test_the_check_of_a_chart_is_unknown_after_an_unexpected_answer(repository: FileServer, index: str, words: str):
     repository.files["/index.yaml"] = index.encode()
     finding = chart(repository.address, SHA256)
     assert (finding.verdict, words in finding.value) == (Verdict.UNKNOWN, True)

@@ -87,9 +87,7 @@ def test_pipeline_changes_lists_the_stacks_that_a_branch_touches_since_main(repo
     assert json.loads(CliRunner().invoke(app, names).stdout) == ["dev"]
 
 
-def test_all_stacks_count_as_new_if_those_of_the_base_commit_cannot_be_read(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_all_stacks_count_as_new_if_those_of_the_base_cannot_be_read(repository: Path, monkeypatch: pytest.MonkeyPatch):
     def only_head(folder: Path, commit: str, _: Path | None) -> Snapshots:
         if folder != repository:
             raise KitError("No such command 'snapshot'.")
