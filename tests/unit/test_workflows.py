@@ -326,13 +326,11 @@ def test_posting_a_preview_edits_the_existing_pull_request_comment():
 def test_a_release_takes_two_equal_builds_and_is_published_without_repository_code():
     build, publish = (workflow("release")["jobs"][name] for name in ("build", "publish"))
     assert of_trigger("release") == {"push": {"tags": ["v[0-9]*"]}}
-    assert len(build["strategy"]["matrix"]["runner"]) == 2
     assert any("./scripts/build" in step.get("run", "") for step in build["steps"])
     assert [step for step in publish["steps"] if "uses" in step] == []
     compared, checked, released = publish["steps"][0]["run"].splitlines()[1:]
-    assert compared == "cmp " + " ".join(
-        f"built/{runner}/SHA256SUMS" for runner in build["strategy"]["matrix"]["runner"]
-    )
+    first, second = (f"built/{runner}/SHA256SUMS" for runner in build["strategy"]["matrix"]["runner"])
+    assert compared == f"cmp {first} {second}"
     assert "sha256sum --check" in checked
     assert released.startswith("gh release create")
 

@@ -108,6 +108,5 @@ REVISIONS = ("../main", "a/../b", "main?x", "", "a b")
     [*((name, "main") for name in REPOSITORIES), *(("acme/large", revision) for revision in REVISIONS)],
 )
 def test_an_invalid_hugging_face_repository_or_revision_is_never_requested(repository: str, revision: str):
-    assert ("revision" if repository == "acme/large" else "repository of Hugging Face") in refusal(
-        files, repository, revision
-    )
+    wrong = "revision" if repository == "acme/large" else "repository of Hugging Face"
+    assert wrong in refusal(files, repository, revision)

@@ -48,9 +48,8 @@ def test_oci_requests_go_to_the_services_host_and_are_signed_with_their_bodies()
     assert transport.client.get("limits", "/limitDefinitions", serviceName="compute") == {"a": 1}
     transport.client.send("POST", "bastion", "/sessions", {"bastionId": "b"})
     asked, sent = transport.requests
-    assert str(asked.url) == (
-        "https://limits.us-ashburn-1.oci.oraclecloud.com/20190729/limitDefinitions?serviceName=compute"
-    )
+    host = "https://limits.us-ashburn-1.oci.oraclecloud.com"
+    assert str(asked.url) == f"{host}/20190729/limitDefinitions?serviceName=compute"
     assert asked.headers["authorization"].startswith('Signature algorithm="rsa-sha256"')
     assert json.loads(sent.content) == {"bastionId": "b"}
     assert "x-content-sha256" in sent.headers["authorization"]

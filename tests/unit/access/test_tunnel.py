@@ -114,10 +114,8 @@ def test_a_bastion_session_reaches_only_the_api_endpoint_and_is_deleted_at_the_e
 @pytest.mark.parametrize(("state", "message"), [("FAILED", "it is FAILED"), ("CREATING", "180 s")])
 def test_a_bastion_session_that_does_not_become_active_is_deleted_and_reported(state: str, message: str):
     client = oci(**{"bastion /sessions/s": {"lifecycleState": state}})
-    with (
-        pytest.raises(KitError, match=message),
-        tunnel.session(client, TARGET, "k", SilentProgress(), lambda _: None),
-    ):
+    opened = tunnel.session(client, TARGET, "k", SilentProgress(), lambda _: None)
+    with pytest.raises(KitError, match=message), opened:
         pass
     assert client.sent[-1][0] == "DELETE"
 
@@ -287,11 +285,8 @@ def test_a_closed_tunnel_leaves_neither_bastion_session_nor_local_listener(ssh: 
 
 
 def test_an_occupied_local_port_of_the_tunnel_is_reported(port: int):
-    with (
-        socket.create_server(("127.0.0.1", port)),
-        pytest.raises(KitError, match=f"127.0.0.1:{port} already"),
-        Tunnel(found(Oci()), port, Told(), QUICK).beside(),
-    ):
+    occupied, link = socket.create_server(("127.0.0.1", port)), Tunnel(found(Oci()), port, Told(), QUICK)
+    with occupied, pytest.raises(KitError, match=f"127.0.0.1:{port} already"), link.beside():
         pass
 
 

@@ -52,16 +52,12 @@ def test_pipeline_rights_prints_iam_statements_and_cluster_roles_of_an_identity(
     statements = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# Allow")]
     assert statements
     assert "$" not in text
-    objects = list(yaml.safe_load_all(text)) if identity != "deploy" else []
-    assert [(item["kind"], item["metadata"]["name"]) for item in objects] == (
-        [("ClusterRole", f"llmd-oke-{identity}"), ("ClusterRoleBinding", f"llmd-oke-{identity}")] if objects else []
-    )
-    if objects:
-        assert objects[1]["subjects"][0] == {
-            "kind": "Group",
-            "name": "ocid1.group.oc1..aaaa",
-            "apiGroup": "rbac.authorization.k8s.io",
-        }
+    if identity != "deploy":
+        role, binding = yaml.safe_load_all(text)
+        assert (role["kind"], binding["kind"]) == ("ClusterRole", "ClusterRoleBinding")
+        assert role["metadata"]["name"] == binding["metadata"]["name"] == f"llmd-oke-{identity}"
+        group = {"kind": "Group", "name": "ocid1.group.oc1..aaaa", "apiGroup": "rbac.authorization.k8s.io"}
+        assert binding["subjects"][0] == group
 
 
 @pytest.mark.parametrize("identity", ["drift", "preview"])

@@ -112,9 +112,8 @@ def test_a_load_stage_with_a_restarted_server_is_an_error(assignment: Deployment
         measurement.base_plan(assignment), servers=lambda: (ServerPod("aggregated", "server-0", next(counted)),)
     )
     monkeypatch.setattr(measurement, "base_plan", lambda _: plan)
-    with pytest.raises(
-        KitError, match=r"under users-c2-s0: 1 model server restarted during the run.*server-0 \(1 time\)"
-    ):
+    cause = r"1 model server restarted during the run.*server-0 \(1 time\)"
+    with pytest.raises(KitError, match=f"under users-c2-s0: {cause}"):
         measurement.measure(assignment, SilentProgress())
     assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2
 

@@ -150,15 +150,10 @@ def test_drift_lists_exactly_the_fields_that_others_changed():
     assert str(drift) == "Deployment d: spec.replicas is 3, set by kubectl; the update makes it 2"
 
 
-def test_the_refresh_parser_ignores_pulumi_events_without_resources():
-    assert of_events('{"preludeEvent": {}}\n{"resOutputsEvent": {"metadata": {"op": "same", "urn": "u"}}}') == (
-        ResourceChange("same", "u"),
-    )
-
-
-def test_a_failed_refresh_reports_only_its_errors():
+def test_of_a_refreshs_events_only_those_of_resources_and_of_errors_are_read():
+    read = {"resOutputsEvent": {"metadata": {"op": "same", "urn": "u"}}}
     said = {"diagnosticEvent": {"severity": "error", "message": "the cluster does not answer\n"}}
-    assert errors_of_events("\n".join(map(json.dumps, ({"preludeEvent": {}}, said)))) == (
-        "the cluster does not answer",
-    )
+    events = "\n".join(map(json.dumps, ({"preludeEvent": {}}, read, said)))
+    assert of_events(events) == (ResourceChange("same", "u"),)
+    assert errors_of_events(events) == ("the cluster does not answer",)
     assert errors_of_events("no stack named 'dev' found") == ()

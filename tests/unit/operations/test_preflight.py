@@ -303,10 +303,8 @@ def test_preflight_passes_a_tenancy_that_is_full_of_the_stacks_own_nodes(launch:
     findings = look_again(full(9, launch), launch=launch)
     assert {finding.verdict for finding in findings} == {Verdict.FINE}
     assert only("running", findings).value == "9 nodes of the stack run"
-    assert (
-        "0 GPUs wanted (gpuPools[0].size), beside those of the 9 nodes that run"
-        in limit("gpuPools[0].size", findings).value
-    )
+    wanted = "0 GPUs wanted (gpuPools[0].size), beside those of the 9 nodes that run"
+    assert wanted in limit("gpuPools[0].size", findings).value
 
 
 def test_nodes_of_a_pool_that_do_not_exist_yet_still_need_limits_and_capacity():

@@ -147,11 +147,8 @@ def test_a_signal_during_the_start_of_a_child_process_is_passed_on_to_it(monkeyp
 def test_output_of_a_child_process_that_is_silent_for_long_is_complete(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pulumi_cli, "LOOK_S", 0.001)
     words = [sys.executable, "-c", "print('output'); import sys; sys.exit(3)"]
-    assert pulumi_cli.run_to_end(lambda: subprocess.Popen(words, stdout=subprocess.PIPE, text=True)) == (
-        3,
-        "output\n",
-        "",
-    )
+    ended = pulumi_cli.run_to_end(lambda: subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+    assert ended == (3, "output\n", "")
 
 
 def test_a_signal_sent_to_the_kits_process_group_is_detected():

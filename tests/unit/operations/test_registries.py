@@ -61,10 +61,8 @@ def test_a_locked_digest_that_the_registry_lost_is_a_problem(registry: Registry)
 
 
 def test_an_image_that_a_registry_refuses_is_a_problem_with_a_remedy(registry: Registry):
-    assert (look(registry.address).verdict, look(registry.address).remedy) == (
-        Verdict.PROBLEM,
-        "A tag that the registry has.",
-    )
+    missing = look(registry.address)
+    assert (missing.verdict, missing.remedy) == (Verdict.PROBLEM, "A tag that the registry has.")
     registry.push_index(REPOSITORY, "v1", ARM64)
     assert "linux/amd64" in look(registry.address).remedy
     registry.private.add(REPOSITORY)

@@ -85,12 +85,8 @@ def test_all_gitlab_jobs_run_in_one_image_with_the_locked_digest():
 
 def test_scripts_of_gitlab_jobs_quote_the_stack_name_variable():
     for name, job in jobs().items():
-        for key in ("script", "after_script"):
-            for line in job.get(key, ()):
-                bare = line.replace('"$STACK"', "").replace('"states/$STACK.json"', "")
-                assert "$STACK" not in bare.replace('"preview-$STACK.json"', "").replace(
-                    '"rehearsal-$STACK.json"', ""
-                ), name
+        for line in (*job.get("script", ()), *job.get("after_script", ())):
+            assert "$STACK" not in re.sub(r'"(states/|preview-|rehearsal-)?\$STACK(\.json)?"', "", line), name
 
 
 def test_only_gitlab_jobs_that_sign_in_receive_id_tokens():

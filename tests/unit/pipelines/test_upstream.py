@@ -50,9 +50,8 @@ def test_an_upstream_source_that_does_not_answer_hides_no_news_of_the_others(
 ):
     silent = {f"docker.io/{name}:1": "refused" for name in ("y", "z")}
     moved = LockUpdate("text", {"docker.io/x:1": ("sha256:a", "sha256:b")}, silent)
-    monkeypatch.setattr(
-        upstream, "registry_news", lambda *_, **_options: RegistryNews(tmp_path / "lock.yaml", "text", moved)
-    )
+    registries = RegistryNews(tmp_path / "lock.yaml", "text", moved)
+    monkeypatch.setattr(upstream, "registry_news", lambda *_, **_options: registries)
     sources = UpstreamSources(recipes="file:///nowhere", releases=(source(server),))
     news = upstream_news(tmp_path, (), sources, Listener())
     assert news.images == ("docker.io/x:1: sha256:b, and was sha256:a",)
