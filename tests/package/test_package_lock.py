@@ -28,8 +28,7 @@ def test_the_component_package_is_installed_by_pip_into_its_own_environment():
 def test_requirements_of_the_component_package_have_the_kits_versions_and_hashes():
     own = locked("components/requirements.txt")
     assert own.items() <= locked("requirements.lock").items()
-    text = (ROOT / "components" / "requirements.txt").read_text()
-    blocks = re.split(r"\n(?=\S)", text.strip())
+    blocks = re.split(r"\n(?=\S)", (ROOT / "components" / "requirements.txt").read_text().strip())
     assert len(blocks) == len(own)
     assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
 

@@ -32,8 +32,7 @@ def test_each_reference_page_equals_what_is_generated_from_the_code(name: str):
 
 
 def stack_file() -> Iterator[str]:
-    schema = json.loads((STACKS / "schema.json").read_text())
-    definitions = schema["$defs"]
+    definitions = json.loads((STACKS / "schema.json").read_text())["$defs"]
     yield from ["# The stack file", "", "Every key of `stacks/Pulumi.<stack>.yaml`, by object. " + MADE]
     stack, base = definitions["Stack"], definitions["PartOfStack"]["properties"]["base"]
     stack = {**stack, "properties": {"base": base, **stack["properties"]}}

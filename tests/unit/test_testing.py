@@ -45,8 +45,7 @@ def test_the_pulumi_mocks_return_whole_numbers_as_integers():
     def program():
         k8s.apps.v1.Deployment("d", metadata={"name": "d"}, spec={"replicas": 3})
 
-    replicas = declared(program).kubernetes("Deployment", "d")["spec"]["replicas"]
-    assert repr(replicas) == "3"
+    assert repr(declared(program).kubernetes("Deployment", "d")["spec"]["replicas"]) == "3"
 
 
 async def test_each_use_of_the_pulumi_mocks_starts_empty_even_in_a_running_event_loop():

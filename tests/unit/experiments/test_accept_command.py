@@ -111,8 +111,7 @@ def test_the_accept_command_tests_nothing_without_the_secret_for_its_images(
 ) -> None:
     monkeypatch.setattr(acceptance, "SECRET_LIMIT_S", -1.0)
     write(tmp_path, "s", stack(registryMirror={"prefix": "iad.ocir.io/ns/mirror", "pullSecret": "ocir"}))
-    ended = run()
-    assert "Namespace llmd-oke-acceptance has no Secret ocir" in str(ended.exception)
+    assert "Namespace llmd-oke-acceptance has no Secret ocir" in str(run().exception)
     assert cluster.created == []
 
 

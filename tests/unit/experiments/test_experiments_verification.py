@@ -37,8 +37,7 @@ def subject(folder: Path, **changes: Any) -> AppliedModel:
     (model,) = config.load(project(folder), "s").models
     file = applied_file(folder, "s")
     keep_applied(file, model.object_name, forecast(**changes), "qps=2.5")
-    applied = applied_forecast(file, "s", model.object_name)
-    return verification.subject(folder, "s", model, applied)
+    return verification.subject(folder, "s", model, applied_forecast(file, "s", model.object_name))
 
 
 def test_an_applied_forecast_is_read_back_as_it_was_stored(tmp_path: Path):
@@ -80,8 +79,7 @@ def test_forecast_errors_are_relative_to_the_measurement():
 
 
 def test_tune_verify_judges_forecasts_by_the_tolerance_but_never_bounds():
-    seen = forecast(ttft_ms=Quantiles(mean=60.0))
-    compared = list(compare(forecast(), seen))
+    compared = list(compare(forecast(), forecast(ttft_ms=Quantiles(mean=60.0))))
     assert [item.metric.name for item in beyond(compared, forecast(), 0.25)] == ["ttft_ms.mean"]
     assert beyond(compared, forecast(basis=Basis.BOUND), 0.25) == []
 

@@ -209,8 +209,7 @@ def test_untracked_resources_with_the_stacks_tag_are_orphans_by_descending_cost(
 @pytest.mark.parametrize("pools", [[pool()], [pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")]])
 def test_a_pool_that_a_pending_creation_may_have_made_is_no_orphan(pools: list[dict[str, Any]]):
     client = EmptyOci({POOLS: [*pools, pool("ocid1.nodepool.lost", name="prod-other")]})
-    foreseen = recovery.look(state(POOL), recovery.in_oci(lambda: client))
-    lost = orphans(client, state(POOL), foreseen)
+    lost = orphans(client, state(POOL), recovery.look(state(POOL), recovery.in_oci(lambda: client)))
     assert [orphan.identifier for orphan in lost] == ["ocid1.nodepool.lost"]
 
 

@@ -69,8 +69,7 @@ def test_a_preview_without_secrets_ignores_only_differences_from_placeholders():
     old = {"data": "[secret]", "labels": {"a": "b"}}
     hidden = ResourceChange("update", "a::b::c::d", old=old, changed=("data.token",))
     both = ResourceChange("update", "a::b::c::e", old=old, changed=("data", "labels.a"))
-    created = ResourceChange("create", "a::b::c::f")
-    preview, count = compared(Preview((hidden, both, created)))
+    preview, count = compared(Preview((hidden, both, ResourceChange("create", "a::b::c::f"))))
     assert [(change.operation, change.changed) for change in preview.changes] == [
         ("same", ()),
         ("update", ("labels.a",)),

@@ -145,8 +145,7 @@ def test_an_unprotected_pool_with_values_unknown_at_preview_is_not_updated(befor
 
 
 def test_after_old_servers_are_deleted_the_new_preview_is_judged_again():
-    lost = document(replaced_pool())
-    cli = Cli((DATA / "preview-switch.json").read_text(), then=lost)
+    cli = Cli((DATA / "preview-switch.json").read_text(), then=document(replaced_pool()))
     with pytest.raises(KitError, match="would take away"):
         cli.update()
     assert not [words for words in cli.asked if words.startswith("up")]

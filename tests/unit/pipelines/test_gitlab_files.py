@@ -70,8 +70,7 @@ def test_each_generated_gitlab_job_extends_a_job_of_the_committed_jobs_file():
 
 
 def test_the_gitlab_comment_job_needs_preview_and_rehearsal_of_each_touched_stack():
-    document = yaml.safe_load(generated()["change"])
-    needs = document["comment"]["needs"]
+    needs = yaml.safe_load(generated()["change"])["comment"]["needs"]
     assert needs[0] == {"pipeline": "$PARENT_PIPELINE", "job": "changes"}
     assert [need["job"] for need in needs[1:]] == ["preview dev", "preview prod", "rehearse dev", "rehearse prod"]
 
