@@ -1,5 +1,6 @@
 import io
 
+from listening import Listener
 from llmd_base.progress import PlainProgress, Ticker
 
 
@@ -13,17 +14,8 @@ def test_every_progress_event_is_one_line_with_seconds_since_the_start():
 
 
 def test_frequent_progress_reports_are_limited_but_new_phases_are_always_shown():
-    times = iter([0.0, 1.0, 1.5, 2.5, 4.0])
-    told: list[str] = []
-
-    class Listener:
-        def step(self, text):
-            raise AssertionError(text)
-
-        def detail(self, text):
-            told.append(text)
-
-    ticker = Ticker(Listener(), 2.0, clock=lambda: next(times))
+    times, listener = iter([0.0, 1.0, 1.5, 2.5, 4.0]), Listener()
+    ticker = Ticker(listener, 2.0, clock=lambda: next(times))
     for text, phase in (("a 1", "a"), ("a 2", "a"), ("b 1", "b"), ("b 2", "b")):
         ticker.tell(text, phase)
-    assert told == ["a 1", "b 1"]
+    assert (listener.steps, listener.details) == ([], ["a 1", "b 1"])

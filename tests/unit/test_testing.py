@@ -87,13 +87,10 @@ def test_the_pulumi_mocks_answer_an_unknown_name_with_the_declared_names():
         matches.resource("kubernetes:core/v1:ConfigMap", "b")
 
 
-def test_rendering_an_invalid_stack_in_tests_raises_its_problems():
+def test_rendering_an_invalid_or_a_missing_stack_in_tests_raises_its_problems(tmp_path):
     with pytest.raises(InvalidStack) as error:
         render({"cluster": {"mode": "existing", "identifier": "x"}})
     assert {problem.path for problem in error.value.problems} >= {"gpuPools", "release"}
-
-
-def test_rendering_a_missing_stack_in_tests_names_its_stack_file(tmp_path):
     (tmp_path / "Pulumi.yaml").touch()
     with pytest.raises(KitError, match="no stack file"):
         render("nothing", project=tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from listening import Listener
 from llmd_base.errors import KitError
 from llmd_base.progress import SilentProgress
 from llmd_oke.access import tunnel
@@ -163,21 +164,18 @@ class Oci:
         return {"id": f"s{count}"}
 
 
-class Told:
-    """A stream that keeps what is told, and hands it out as it comes."""
+class Told(Listener):
+    """A listener that hands steps out as they come."""
 
     def __init__(self) -> None:
-        self.steps: queue.Queue[str] = queue.Queue()
-        self.details: list[str] = []
+        super().__init__()
+        self.coming: queue.Queue[str] = queue.Queue()
 
     def step(self, text: str) -> None:
-        self.steps.put(text)
-
-    def detail(self, text: str) -> None:
-        self.details.append(text)
+        self.coming.put(text)
 
     def until_open(self) -> None:
-        while "leads to the API server" not in self.steps.get(timeout=LIMIT_S):
+        while "leads to the API server" not in self.coming.get(timeout=LIMIT_S):
             pass
 
 
@@ -302,4 +300,4 @@ def test_an_os_error_ends_the_wait_for_a_tunnel_with_a_message(ssh: Any, port: i
     link = Tunnel(found(Oci(), PermissionError(13, "Permission denied", "/some/key")), port, progress, QUICK)
     with link.beside(), pytest.raises(KitError, match="Permission denied"):
         link.wait_until_open(LIMIT_S)
-    assert "there is no tunnel any more" in progress.steps.get(timeout=LIMIT_S)
+    assert "there is no tunnel any more" in progress.coming.get(timeout=LIMIT_S)

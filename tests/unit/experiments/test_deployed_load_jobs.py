@@ -22,8 +22,8 @@ from llmd_oke.operations import jobs
 from llmd_oke.operations.load import INDEX_ANNOTATION, LoadJobs
 from load_jobs import PLACE, REQUEST
 
-STAGE = LoadStage(ConstantRate(4))
-RESULT = StageResult(STAGE, (), Health(), MeasuredWindow(0, 5), started=datetime(2026, 1, 1, tzinfo=UTC))
+WINDOW, STARTED = MeasuredWindow(0, 5), datetime(2026, 1, 1, tzinfo=UTC)
+RESULT = StageResult(LoadStage(ConstantRate(4)), (), Health(), WINDOW, started=STARTED)
 
 
 def pod(index: int, phase: str, reason: str | None = None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from llmd_bench.deployment import Parallelism
 from llmd_oke import catalogue, config
 from llmd_oke.catalogue.latency_figures import known_figures
 from llmd_tuner import search_inputs
-from llmd_tuner.calibration import DECODE, PREFILL, CalibratedRole, predict
+from llmd_tuner.calibration import DECODE, PREFILL, predict
 from llmd_tuner.experiments import recipes
 from llmd_tuner.experiments.grid import (
     MeasuredServers,
@@ -19,7 +19,7 @@ from llmd_tuner.experiments.grid import (
 )
 from llmd_tuner.experiments.recipes import DECODE_BENCH, recipe_problems
 from llmd_tuner.latency_models import latency_model_of
-from llmd_tuner.measurements import StepTime, decode_points, prefill_points, published_points
+from llmd_tuner.measurements import decode_points, prefill_points, published_points
 from llmd_tuner.row_filters import RowLimits, inspect
 from llmd_tuner.workload import parse
 
@@ -43,23 +43,19 @@ def test_no_measured_batch_exceeds_the_servers_limit_and_decode_batches_reach_it
     assert max(prefill_levels(grid, most)) <= most
 
 
-def kept_points(role: CalibratedRole) -> list[StepTime]:
-    published = published_points("gpt-oss-120b", "MI300X")
-    assert published is not None
-    rows = inspect(published.kept_rows(), RowLimits(LATENCY)).accepted
-    return decode_points(rows) if role is DECODE else prefill_points(rows)
-
-
 @pytest.mark.parametrize(
-    ("role", "levels", "error", "full_error"),
+    ("role", "points_of", "levels", "error", "full_error"),
     [
-        (DECODE, {4, 32, 256}, grids().adaptive.decode_error, grids().adaptive.full_decode_error),
-        (PREFILL, {1}, grids().adaptive.prefill_error, grids().adaptive.full_prefill_error),
+        (DECODE, decode_points, {4, 32, 256}, grids().adaptive.decode_error, grids().adaptive.full_decode_error),
+        (PREFILL, prefill_points, {1}, grids().adaptive.prefill_error, grids().adaptive.full_prefill_error),
     ],
     ids=["decode", "prefill"],
 )
-def test_latency_fits_of_the_adaptive_grid_and_of_all_points_have_known_errors(role, levels, error, full_error):
-    points = kept_points(role)
+def test_latency_fits_of_the_adaptive_grid_and_of_all_points_have_known_errors(
+    role, points_of, levels, error, full_error
+):
+    published = published_points("gpt-oss-120b", "MI300X")
+    points = points_of(inspect(published.kept_rows(), RowLimits(LATENCY)).accepted)
     known = [item for item in points if item.parallelism.tensor_parallel_size in {1, 8} and item.sequences in levels]
     unseen = [item for item in points if item not in known]
     assert predict(role, known, unseen, LATENCY).mean == pytest.approx(error, abs=0.001)

@@ -32,10 +32,6 @@ def styles(svg: str) -> Counter[str]:
     return Counter(part.get("class", "") for part in elements(svg))
 
 
-def texts(svg: str) -> list[str]:
-    return [part.text or "" for part in elements(svg) if part.tag == f"{SVG}text"]
-
-
 def test_the_stack_diagram_draws_a_server_on_a_whole_node_as_one_box():
     assert styles(drawn(stack(model("agg-tp8-1r"), nodes=1)))["aggregated"] == 2
 
@@ -55,7 +51,8 @@ def test_all_kinds_of_stacks_have_a_well_formed_diagram(value: Mapping[str, Any]
 
 
 def test_names_in_the_stack_diagram_are_escaped_and_many_nodes_counted():
-    said = texts(drawn(stack(model(copies=60), nodes=200), "a <b> & c"))
+    svg = drawn(stack(model(copies=60), nodes=200), "a <b> & c")
+    said = [part.text for part in elements(svg) if part.tag == f"{SVG}text"]
     assert "a <b> & c" in said
     assert f"and {200 - MOST_NODES} more nodes" in said
 

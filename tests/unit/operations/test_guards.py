@@ -47,13 +47,6 @@ def test_an_update_that_keeps_pools_and_cluster_or_is_allowed_by_option_is_permi
     refuse_losses(parse(document(replaced_pool())), allowed=True)
 
 
-def upgrade(type_: str, before: str, after: str) -> dict[str, Any]:
-    """A step that takes a cluster or a pool from one version to another."""
-    states = {"oldState": before, "newState": after}
-    inputs = {state: {"inputs": {"kubernetesVersion": version}} for state, version in states.items()}
-    return step("update", type_, "oke-cluster", **inputs)
-
-
 POOL = "oci:ContainerEngine/nodePool:NodePool"
 
 
@@ -66,8 +59,10 @@ POOL = "oci:ContainerEngine/nodePool:NodePool"
     ],
 )
 def test_a_control_plane_may_be_upgraded_by_one_minor_version_and_pools_by_more(type_: str, after: str, refused: bool):
+    versions = {"oldState": "v1.34.2", "newState": after}
+    states = {state: {"inputs": {"kubernetesVersion": version}} for state, version in versions.items()}
     with pytest.raises(KitError, match=f"oke-cluster from v1.34.2 to {after}") if refused else nullcontext():
-        refuse_skipped_versions(parse(document(upgrade(type_, "v1.34.2", after))))
+        refuse_skipped_versions(parse(document(step("update", type_, "oke-cluster", **states))))
 
 
 NODES: dict[str, Any] = {

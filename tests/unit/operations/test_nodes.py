@@ -68,13 +68,10 @@ def changing(cli: Cli) -> list[str]:
     return [words for words in cli.asked if words.startswith(("up", "state"))]
 
 
-def test_outdated_self_managed_instances_are_replaced_one_after_the_other():
+def test_outdated_instances_are_replaced_one_by_one_or_named_ones_several_at_a_time():
     cli = Cli(document(), NODES)
     assert replaced(cli) == 0
     assert changing(cli) == [*anew(2), *anew(10)]
-
-
-def test_nodes_can_be_replaced_by_name_and_several_at_a_time():
     cli = Cli(document(), NODES)
     assert replaced(cli, "mi300x-0", "mi300x-2", "mi300x-10", at_once=2) == 0
     assert changing(cli) == [*anew(0, 2), *anew(10)]
