@@ -94,16 +94,15 @@ def test_a_missing_oci_config_file_or_profile_is_reported(oci_config: Path, tmp_
         signing.api_key_signer(oci_config, "OTHER")
 
 
-def test_a_private_key_with_a_passphrase_is_decrypted(locked_key_pem: str, key: RSAPrivateKey):
+def test_a_private_key_is_decrypted_and_an_invalid_one_is_not_shown(
+    locked_key_pem: str, key: RSAPrivateKey, key_pem: str
+):
     opened = signing.load_key(locked_key_pem, "open sesame", "the profile")
     assert opened.private_numbers() == key.private_numbers()
     with pytest.raises(KitError, match="needs a pass phrase"):
         signing.load_key(locked_key_pem, None, "the profile")
     with pytest.raises(KitError, match="pass phrase is wrong"):
         signing.load_key(locked_key_pem, "open", "the profile")
-
-
-def test_the_error_for_an_invalid_private_key_does_not_reveal_the_key(key_pem: str):
     with pytest.raises(KitError) as refused:
         signing.load_key(key_pem.replace("MII", "XXX"), None, "the profile")
     assert key_pem[40:80] not in str(refused.value)

@@ -105,13 +105,10 @@ def test_the_error_for_incomplete_federation_variables_names_the_missing_one(mis
         exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), missing: ""})
 
 
-def test_a_ci_job_with_two_ways_to_sign_in_to_oci_is_refused():
+def test_a_ci_job_may_have_no_federation_variables_but_not_two_ways_to_sign_in():
+    assert exchange_of(dict.fromkeys(NAMES, "")) is None
     with pytest.raises(KitError, match="OCI_AUTH=InstancePrincipal and OCI_TOKEN_EXCHANGE_DOMAIN_URL are two ways"):
         exchange_of({**dict.fromkeys(NAMES, "https://domain.example"), "OCI_AUTH": "InstancePrincipal"})
-
-
-def test_without_federation_variables_a_ci_job_is_not_federated():
-    assert exchange_of(dict.fromkeys(NAMES, "")) is None
 
 
 @pytest.mark.parametrize("audience", ["https://domain.example", ["https://domain.example", "urn:other"]])

@@ -35,18 +35,15 @@ def check(project: Path) -> dict[str, Any]:
     return json.loads(run(project, "check", "--stack", "s", "--json")[1])
 
 
-def test_check_reports_a_project_entry_that_replaces_the_kits_catalogue_entry(project: Path):
-    write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))
-    assert "prices oci: values/prices/oci.yaml, instead of the kit's" in run(project, "check", "--stack", "s")[1]
-
-
 @pytest.mark.parametrize(("image", "used"), [("docker.io/vllm/vllm-openai-rocm:v0.26.0", True), ("r.io/a:v1", False)])
 def test_check_reports_the_projects_image_lock_if_the_stack_uses_an_image_of_it(project: Path, image: str, used: bool):
     write_entry(project, "container-images/lock", {"images": {image: {"digest": None, "reason": "new"}}})
     assert ("container-images" in {entry["kind"] for entry in check(project)["project_entries"]}) is used
 
 
-def test_check_uses_the_projects_price_of_a_shape(project: Path):
+def test_check_reports_project_entries_that_replace_the_kits_and_uses_their_prices(project: Path):
+    write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))
+    assert "prices oci: values/prices/oci.yaml, instead of the kit's" in run(project, "check", "--stack", "s")[1]
     shape = "shapes/BM.GPU.MI300X.8"
     write_entry(project, shape, kit_entry(shape, price_usd_per_hour=1.0))
     assert check(project)["price_usd_per_hour"] == 9.0

@@ -101,13 +101,6 @@ def judged(preview: Preview, *, allow_replace: bool = False) -> str:
     return preview_markdown(preview_report("prod", PLAN, preview, allow_replace=allow_replace))
 
 
-def test_a_preview_without_changes_says_so_and_what_the_stack_costs():
-    said = judged(parse(document(step("same", "a:b:C", "d"))))
-    assert said.startswith("### `prod`: no changes\n")
-    assert "96.00 $/hour" in said
-    assert "refused" not in said
-
-
 def test_a_preview_shows_initial_gpu_nodes_and_the_autoscalers_limits():
     pool = existing_pool(size=3)
     scaled = existing_pool(size=3, scaling={"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9})
@@ -136,17 +129,18 @@ def test_the_report_of_a_refused_preview_names_the_property_or_error_that_causes
     assert preview_report("prod", PLAN, parse(document(errors=("no such shape",)))).refusals == ("no such shape",)
 
 
-def test_a_preview_report_lists_manual_changes_of_resources():
+def test_a_preview_report_has_costs_and_manual_changes_even_without_other_changes():
+    said = judged(parse(document(step("same", "a:b:C", "d"))))
+    assert said.startswith("### `prod`: no changes\n")
+    assert "96.00 $/hour" in said
+    assert "refused" not in said
     by_hand = [Drift("u", "", "ConfigMap c is gone; the update makes it anew")]
     said = preview_markdown(preview_report("prod", PLAN, parse(document()), by_hand=by_hand))
     assert "**Changed by hand**\n\n- ConfigMap c is gone; the update makes it anew" in said
 
 
-def test_a_preview_report_of_many_changes_is_shortened_with_their_number():
+def test_a_preview_report_shortens_many_changes_and_counts_a_replacement_once():
     said = judged(parse(document(*(step("create", "a:b:C", f"n{i}") for i in range(200)))))
     assert "and 140 more" in said
-
-
-def test_pulumis_steps_of_a_replacement_count_as_one_change_in_a_preview():
     steps = {"replace": 1, "delete-replaced": 1, "create-replacement": 1, "same": 3}
     assert headline(steps) == "1 to replace, 3 unchanged"
