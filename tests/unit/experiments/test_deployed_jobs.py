@@ -45,12 +45,9 @@ def test_only_a_long_outage_of_the_api_server_ends_the_wait_for_a_job(watch, mon
         watch(httpx2.ConnectError("refused"))
 
 
-def test_a_refusal_of_the_api_server_ends_the_wait_for_a_job_at_once(watch):
+def test_a_refusal_and_a_failure_end_the_wait_for_a_job_with_their_messages(watch):
     with pytest.raises(KitError, match="forbidden"):
         watch(api_error(403, "forbidden"))
-
-
-def test_a_failed_job_is_reported_with_the_message_of_its_condition(watch):
     with pytest.raises(KitError, match="it says so"):
         watch(job("Failed"), job("Failed"))
 

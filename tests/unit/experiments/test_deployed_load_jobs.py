@@ -115,13 +115,6 @@ def test_a_failed_or_lost_load_generator_pod_is_reported_beside_other_pods_resul
     assert send(Cluster([0, 1], [pod(0, "Succeeded")], "Failed")).missing == {2: "it is gone"}
 
 
-def test_a_failed_or_interrupted_load_generator_job_without_any_result_is_an_error():
-    with pytest.raises(KitError, match="1 failed index"):
-        send(Cluster([], [], "Failed"))
-    with pytest.raises(KeyboardInterrupt):
-        send(Cluster([], [], KeyboardInterrupt()))
-
-
 def test_on_interrupt_load_generator_pods_publish_what_they_have_measured():
     cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
     cluster.later = [pod(index, "Running") for index in range(3)]
@@ -164,7 +157,11 @@ def test_load_generator_pods_get_the_start_signal_once_all_of_them_are_ready():
     assert looks.count(REQUEST.ready_name(0)) == 1
 
 
-def test_the_wait_for_load_generator_pods_ends_if_one_fails_before_it_is_ready():
+def test_a_load_generator_job_without_any_result_is_an_error_however_it_ended():
+    with pytest.raises(KitError, match="1 failed index"):
+        send(Cluster([], [], "Failed"))
+    with pytest.raises(KeyboardInterrupt):
+        send(Cluster([], [], KeyboardInterrupt()))
     with pytest.raises(KitError, match=f"Job {REQUEST.job} failed"):
         send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
 

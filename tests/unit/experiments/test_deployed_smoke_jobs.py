@@ -105,14 +105,11 @@ def test_a_smoke_jobs_accuracy_score_is_stored_for_the_measured_configuration_on
     assert evals.latest(tmp_path, "mine", MODEL, "builtin", other.config_hash) is None
 
 
-def test_a_result_of_an_earlier_smoke_job_is_ignored(monkeypatch, plan, result, tmp_path):
+def test_without_a_result_of_its_own_a_smoke_jobs_termination_message_is_shown(monkeypatch, plan, result, tmp_path):
     words = json.dumps({"message": "no answer", "failed": ["no measurement"]})
     client = FakeClient([job("smoke-2", ended="Failed")], [pod(words)], [result])
     outcome = fetched(monkeypatch, plan, client, tmp_path)
     assert (outcome.failed, outcome.report, str(outcome.table)) == (("no measurement",), None, "no answer")
-
-
-def test_a_smoke_jobs_termination_message_that_is_no_json_is_shown_unchanged(monkeypatch, plan, tmp_path):
     client = FakeClient([job(ended="Failed")], [pod("Traceback: x")])
     monkeypatch.setattr(smoke.JobReader, "config_map", lambda _self, _name: None)
     outcome = fetched(monkeypatch, plan, client, tmp_path)

@@ -142,12 +142,6 @@ def test_counters_of_a_restarted_server_count_from_its_restart():
     assert "lower bounds" in seen.notes[0]
 
 
-def test_an_observed_interval_in_which_a_server_did_not_answer_is_left_out():
-    seen = watched([unit(0), dead(unit(50), "decode"), unit(100), unit(140)], replace(PACE, for_s=30))[-1]
-    assert (seen.answered, seen.duration_s) == (40, 10.0)
-    assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
-
-
 def test_without_the_routers_counters_the_request_rate_follows_from_the_servers():
     seen = watched([dead(unit(requests), "router") for requests in (0, 50, 100)])[-1]
     assert seen.requests_per_s == pytest.approx(5.0)
@@ -166,7 +160,10 @@ def answering(*result: Snapshot | str) -> Callable[[], Snapshot]:
     return read
 
 
-def test_a_failed_reading_of_counters_leaves_its_interval_out():
+def test_an_interval_in_which_a_server_or_the_cluster_did_not_answer_is_left_out():
+    seen = watched([unit(0), dead(unit(50), "decode"), unit(100), unit(140)], replace(PACE, for_s=30))[-1]
+    assert (seen.answered, seen.duration_s) == (40, 10.0)
+    assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
     seen = watched(answering(unit(0), unit(40), "no answer", unit(90), unit(120)), replace(PACE, for_s=40))[-1]
     assert (seen.answered, seen.duration_s) == (70, 20.0)
     assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)

@@ -38,12 +38,9 @@ def test_the_pareto_recipe_has_seven_deployments_and_twenty_load_stages_for_each
     assert len(stages(pareto, pareto.deployments[0])) == 20
 
 
-def test_a_limit_of_requests_never_leaves_a_closed_loop_fewer_than_its_users():
+def test_load_stages_repeat_for_each_seed_with_a_request_for_each_user_at_least():
     many = recipe(loads=[{**CLOSED, "concurrencies": [2, 400]}])
     assert [stage.requests for stage in stages(many, many.deployments[0], most_requests=4)] == [4, 400]
-
-
-def test_an_experiment_measures_each_load_once_for_each_seed():
     seeded = recipe(seeds=[1, 2])
     result = [stage.name for stage in stages(seeded, seeded.deployments[0])]
     assert result == ["users-c2-s1", "users-c2-s2", "users-c4-s1", "users-c4-s2"]

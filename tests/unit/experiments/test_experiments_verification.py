@@ -98,16 +98,15 @@ def verified(folder: Path, expected: Row, seen: Row) -> Verified:
     return Verified(subject(folder, basis=expected.basis), seen, compared, 0.25, folder)
 
 
-def test_forecast_errors_of_simulated_servers_are_marked_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_only_forecast_errors_of_simulated_servers_are_marked_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     seen = forecast(ttft_ms=Quantiles(mean=60.0))
     tune_verify.show_verification(verified(tmp_path, forecast(), seen))
     shown = capsys.readouterr().out
     assert "+100.0%" in shown
     assert "3 of 4 figures within 25%" in shown
     assert "nothing of real servers" in shown
-
-
-def test_forecast_errors_against_real_servers_are_not_marked_as_simulated(tmp_path: Path):
     result = tune_verify.verification_json(verified(tmp_path, forecast(), forecast(basis=Basis.MEASURED)))
     assert result["seen"]["about"] is None
     assert result["seen"]["basis"] == "measured"
