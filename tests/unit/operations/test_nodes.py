@@ -77,14 +77,11 @@ def test_outdated_instances_are_replaced_one_by_one_or_named_ones_several_at_a_t
     assert changing(cli) == [*anew(0, 2), *anew(10)]
 
 
-def test_nodes_are_not_replaced_while_the_stack_has_other_pending_changes():
+def test_nodes_outside_the_stack_or_of_one_with_other_changes_are_not_replaced():
     cli = Cli(document(step("update", "kubernetes:apps/v1:Deployment", "d")), NODES)
     with pytest.raises(KitError, match="not as its file says: Deployment d"):
         replaced(cli)
     assert changing(cli) == []
-
-
-def test_the_error_for_replacing_a_node_outside_the_stack_lists_the_stacks_nodes():
     with pytest.raises(KitError, match="no GPU node mi300x-7") as refused:
         replaced(Cli(document(), NODES), "mi300x-7")
     assert "mi300x-0, mi300x-2, mi300x-10" in (refused.value.remedy or "")

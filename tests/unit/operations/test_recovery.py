@@ -51,12 +51,6 @@ def test_a_pool_in_creation_is_found_by_name_and_tag_and_adopted_into_the_state(
     assert known.urns == [POOL["urn"]]
 
 
-def test_recover_searches_oci_for_a_pool_within_its_cluster_and_compartment():
-    client = FakeOci({POOLS: []})
-    recovery.look(state(POOL), recovery.in_oci(lambda: client))
-    assert client.asked == [(POOLS, {"compartmentId": "c", "clusterId": "k"})]
-
-
 OLD = {**POOL, "id": "ocid1.nodepool.old", "outputs": {"size": 9}}
 VCN = {"urn": "urn:pulumi:prod::llmd-oke::oci:Core/vcn:Vcn::network", "id": "ocid1.vcn.1", "type": "oci:Core/vcn:Vcn"}
 USER = {"urn": JOB["urn"], "id": "a/gate", "type": JOB["type"]}
@@ -153,7 +147,10 @@ def test_a_component_that_pulumi_did_not_finish_is_registered_again():
     assert recovery.recovered_state(state(component), known)["resources"] == []
 
 
-def test_an_add_on_is_found_in_its_cluster_by_its_name():
+def test_a_pool_and_an_add_on_are_searched_in_their_cluster():
+    client = FakeOci({POOLS: []})
+    recovery.look(state(POOL), recovery.in_oci(lambda: client))
+    assert client.asked == [(POOLS, {"compartmentId": "c", "clusterId": "k"})]
     add_on = {
         "urn": "urn:pulumi:prod::llmd-oke::oci:ContainerEngine/addon:Addon::plugin",
         "type": "oci:ContainerEngine/addon:Addon",
@@ -283,14 +280,6 @@ class Cli:
         return CommandResult(0)
 
 
-def test_recover_adopts_a_pending_resource_into_the_state_and_refreshes_it():
-    cli, progress = Cli(state(JOB)), Listener()
-    recovery.recover(cli.pulumi, progress)
-    assert cli.imported["deployment"]["resources"] == [{**JOB, "id": "kube-system/gate"}]
-    assert cli.asked == ["stack export", "stack import", "refresh --yes"]
-    assert progress.news[0] == "settling what an engine had begun and did not end"
-
-
 class Steps:
     """A clock that moves with each pause."""
 
@@ -323,7 +312,12 @@ def test_recover_waits_for_an_adopted_pool_for_at_most_two_hours():
     assert cli.imported["deployment"]["resources"][0]["id"] == "ocid1.nodepool.1"
 
 
-def test_recover_changes_nothing_in_a_stack_without_pending_operations():
+def test_recover_adopts_and_refreshes_pending_resources_and_changes_nothing_else():
+    cli, progress = Cli(state(JOB)), Listener()
+    recovery.recover(cli.pulumi, progress)
+    assert cli.imported["deployment"]["resources"] == [{**JOB, "id": "kube-system/gate"}]
+    assert cli.asked == ["stack export", "stack import", "refresh --yes"]
+    assert progress.news[0] == "settling what an engine had begun and did not end"
     cli, progress = Cli(state()), Listener()
     recovery.recover(cli.pulumi, progress)
     assert (cli.asked, progress.news) == (["stack export"], [])

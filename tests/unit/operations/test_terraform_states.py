@@ -76,14 +76,11 @@ def test_a_truncated_terraform_state_is_refused(tmp_path: Path):
             read_cluster(written(tmp_path, text[:length]))
 
 
-def test_a_terraform_state_without_an_oke_cluster_or_of_an_old_format_is_refused(tmp_path: Path):
+def test_a_terraform_state_of_another_format_module_or_without_a_cluster_is_refused(tmp_path: Path):
     with pytest.raises(KitError, match="has no OKE cluster"):
         read_cluster(written(tmp_path, state([CP_SUBNET, NETWORK_OPERATOR])))
     with pytest.raises(KitError, match="has version 3 of the format"):
         read_cluster(written(tmp_path, state(version=3)))
-
-
-def test_a_terraform_cluster_of_another_module_is_refused_with_a_remedy(tmp_path: Path):
     other = ("module.mine", *CLUSTER[1:])
     with pytest.raises(KitError, match="not one cluster of the module `oke`") as refusal:
         read_cluster(written(tmp_path, state([other, RDMA])))

@@ -151,14 +151,11 @@ def test_after_old_servers_are_deleted_the_new_preview_is_judged_again():
     assert not [words for words in cli.asked if words.startswith("up")]
 
 
-def test_an_update_that_is_not_bound_to_its_preview_saves_no_pulumi_plan():
+def test_without_yes_pulumi_asks_and_without_a_bound_preview_it_saves_no_plan():
     cli = Cli(document())
     progress = Listener()
     updates.update(cli.pulumi, PLAN, progress, lambda _: True, yes=True, allow_replace=False, bound=False)
     assert cli.asked == ["preview --json --show-sames --non-interactive", "up --yes --skip-preview"]
-
-
-def test_without_yes_an_update_lets_pulumi_ask_for_confirmation():
     cli = Cli(document())
     cli.update(yes=False)
     assert cli.asked[-1] == "up --plan FILE"
@@ -189,7 +186,7 @@ def test_protection_is_removed_only_from_resources_that_an_update_may_replace():
     assert cli.asked[-1].startswith("up")
 
 
-def test_on_full_nodes_an_update_first_deletes_servers_of_the_old_version():
+def test_on_full_nodes_an_update_first_deletes_old_servers_unless_it_is_declined():
     cli = Cli((DATA / "preview-switch.json").read_text())
     assert cli.update() == 0
     _, early, again, last = cli.asked
@@ -197,9 +194,6 @@ def test_on_full_nodes_an_update_first_deletes_servers_of_the_old_version():
     assert early.startswith("destroy --yes --target urn:pulumi:test::llmd-oke::llmd-oke:index:AggregatedUnit$")
     assert early.endswith("::m-aggregated --target-dependents")
     assert last.startswith("up")
-
-
-def test_no_old_server_is_deleted_if_the_user_declines_the_update():
     cli = Cli((DATA / "preview-switch.json").read_text())
     assert cli.update(yes=False, agreed=False) == 1
     assert cli.asked == [BOUND_PREVIEW]
