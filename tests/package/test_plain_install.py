@@ -48,11 +48,8 @@ def outcomes() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_every_public_name_of_the_package_can_be_imported_without_optional_extras(outcomes: dict[str, Any]):
+def test_without_extras_all_names_are_imported_and_stacks_checked_and_rendered(outcomes: dict[str, Any]):
     assert outcomes["components"] == list(llmd_oke.__all__)
-
-
-def test_a_stack_file_can_be_checked_and_rendered_without_optional_extras(outcomes: dict[str, Any]):
     assert outcomes["check"] == [0, "", ""]
     assert outcomes["resources"] > 20
 

@@ -44,10 +44,7 @@ def test_every_input_output_and_resource_of_the_component_schema_has_a_descripti
             assert [key for key, value in entry.get(kind, {}).items() if not value.get("description")] == [], name
 
 
-def test_type_tokens_of_the_component_packages_resources_begin_with_llmd_oke_index(schema):
+def test_components_have_tokens_of_the_kit_and_are_exported_with_their_arguments(schema):
     assert {token.rsplit(":", 1)[0] for token in schema["resources"]} == {"llmd-oke:index"}
-
-
-def test_every_component_is_exported_with_its_arguments(schema):
     names = {token.rsplit(":", 1)[1] for token in schema["resources"]}
     assert names | {f"{name}Args" for name in names} <= set(llmd_oke.__all__)

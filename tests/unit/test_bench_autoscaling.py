@@ -29,14 +29,11 @@ def test_rates_between_points_of_a_rate_profile_are_interpolated_at_any_speed():
     assert (fast.duration_s, fast.rate_per_s(15), fast.peak_per_s) == (30, 6, 10)
 
 
-def test_requests_of_a_rate_profile_follow_its_rates_reproducibly():
+def test_requests_of_a_rate_profile_follow_its_rates_reproducibly_down_to_none():
     moments = [entry.at_s for entry in SLOPE.trace(1).entries]
     assert moments == [entry.at_s for entry in SLOPE.trace(1).entries] == sorted(moments)
     for first_s, last_s, expected in ((0, 100, 200), (100, 200, 600), (200, 300, 1000)):
         assert abs(sum(first_s <= at_s < last_s for at_s in moments) - expected) < 4 * expected**0.5
-
-
-def test_a_rate_profile_of_rate_zero_has_no_requests():
     assert RateProfile("idle", ((0, 0), (60, 0))).trace().entries == ()
 
 

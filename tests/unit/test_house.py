@@ -24,12 +24,9 @@ def counted(root: Path, text: str) -> House:
     return count(tree(root, module=text))
 
 
-def test_a_short_function_that_is_used_once_counts_as_a_one_use_helper(tmp_path):
+def test_a_short_function_or_a_property_that_is_used_once_counts_as_a_helper(tmp_path):
     house = counted(tmp_path, "def _once(): return 1\ndef _twice(): return 2\nx = _once()\ny = _twice() + _twice()\n")
     assert (house.total.one_use_private, house.total.one_use_per_kloc) == (1, 250.0)
-
-
-def test_a_property_that_is_read_once_counts_as_a_one_use_helper(tmp_path):
     text = "class Pair:\n    @property\n    def once(self): return 1\nx = Pair().once\n"
     assert counted(tmp_path, text).total.one_use_public == 1
 

@@ -53,12 +53,9 @@ def test_a_lazily_loaded_class_or_function_imports_its_own_module_alone(package:
     assert _modules(package) == {"get_services", "route_table", "outputs"}
 
 
-def test_a_lazily_loaded_function_is_not_hidden_by_a_module_of_its_name(package: ModuleType):
+def test_lazily_loaded_names_are_not_hidden_by_modules_or_output_types(package: ModuleType):
     import_module(f"{package.__name__}.core.get_services")
     assert _core(package).get_services() == 1
-
-
-def test_lazily_loaded_output_types_do_not_replace_resources_of_their_name(package: ModuleType):
     assert _core(package).outputs.Vcn.kind == "output"
     assert _core(package).Vcn.kind == "resource"
 
