@@ -80,12 +80,9 @@ def test_what_is_not_there_yet_raises_the_error_that_a_tunnel_waits_on(
         tunnel.target(oci(**answer), options)
 
 
-def test_bastion_sessions_last_no_longer_than_the_bastion_allows():
+def test_a_bastion_of_the_networks_compartment_limits_how_long_its_sessions_last():
     short = {"bastion /bastions/right": {**BASTION, "maxSessionTtlInSeconds": 1900}}
     assert tunnel.target(oci(**short), replace(OPTIONS, session_s=10_800)).session_s == 1900
-
-
-def test_a_bastion_is_searched_in_the_networks_compartment():
     client = oci()
     tunnel.target(client, replace(OPTIONS, network_compartment_id="of-the-network"))
     assert ("bastion /bastions", {"compartmentId": "of-the-network"}) in client.asked

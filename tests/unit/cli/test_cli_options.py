@@ -86,17 +86,14 @@ def order_app() -> typer.Typer:
     return made
 
 
-def test_each_field_of_an_options_class_is_an_option_with_its_default_and_short_name(order_app: typer.Typer):
-    said = CliRunner().invoke(order_app, ["here", "--name", "gpu", "--again"])
-    assert said.output == f"here {Wanted('gpu', 3)} True\n"
-    assert "size=8" in CliRunner().invoke(order_app, ["here", "--name", "gpu", "-n", "8"]).output
-
-
 @pytest.mark.parametrize("words", [["here"], ["here", "--name", "gpu", "--size", "0"]])
 def test_missing_required_options_and_values_outside_limits_are_refused(order_app: typer.Typer, words: list[str]):
     assert CliRunner().invoke(order_app, words).exit_code == 2
 
 
-def test_help_shows_the_descriptions_of_options_and_of_the_command(order_app: typer.Typer):
+def test_fields_of_an_options_class_are_options_with_defaults_short_names_and_help(order_app: typer.Typer):
+    said = CliRunner().invoke(order_app, ["here", "--name", "gpu", "--again"])
+    assert said.output == f"here {Wanted('gpu', 3)} True\n"
+    assert "size=8" in CliRunner().invoke(order_app, ["here", "--name", "gpu", "-n", "8"]).output
     shown = CliRunner().invoke(order_app, ["--help"]).output
     assert all(text in shown for text in ("Order something.", "What.", "How large.", "--again"))

@@ -90,9 +90,11 @@ def through(port: int) -> dict[str, str]:
     return {"llmd-oke_apiServer": f"https://127.0.0.1:{port}"}
 
 
-def test_with_an_existing_cluster_the_tunnel_opens_before_the_preview(command: Command, oci: Tenancy, port: int):
-    code, log, _ = command("up", "--yes", "--tunnel", "--no-benchmark", **through(port))
+def test_the_tunnel_opens_before_the_preview_by_the_stacks_own_oci_profile(command: Command, oci: Tenancy, port: int):
+    words = ("up", "--yes", "--tunnel", "--no-benchmark")
+    code, log, _ = command(*words, **through(port), oci_configFileProfile="PROD")
     assert (code, log) == (0, ["preview reached", "up reached"])
+    assert set(oci.who) == {SignIn(None, "PROD")}
     assert oci.sent[-1][:2] == ("DELETE", "bastion /sessions/s")
 
 
@@ -125,11 +127,6 @@ def test_an_update_that_needs_a_tunnel_says_which_option_opens_one(command: Comm
     _, _, errors = command("destroy", "--yes", **through(port))
     assert f"nothing listens at 127.0.0.1:{port}" in errors
     assert "--tunnel" in errors
-
-
-def test_the_tunnel_uses_the_oci_profile_in_the_stacks_settings(command: Command, oci: Tenancy, port: int):
-    command("up", "--yes", "--tunnel", "--no-benchmark", **through(port), oci_configFileProfile="PROD")
-    assert set(oci.who) == {SignIn(None, "PROD")}
 
 
 def test_the_tunnel_command_stops_waiting_for_a_missing_bastion_and_names_it(command: Command, oci: Tenancy):

@@ -59,14 +59,11 @@ def reachable_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_access, "is_reachable", lambda *_: True)
 
 
-def test_the_gateway_is_called_with_the_routes_host_and_headers(monkeypatch: pytest.MonkeyPatch):
+def test_a_gateway_is_called_by_its_certificates_host_or_address_and_its_routes_host(monkeypatch: pytest.MonkeyPatch):
     route = {"hosts": ["gpt.example.com"], "headers": {"X-Model": "gpt"}}
     found = way(monkeypatch, deployed(route=route), token="t")
     assert found.url == "http://203.0.113.7"
     assert dict(found.headers) == {"host": "gpt.example.com", "X-Model": "gpt", "authorization": "Bearer t"}
-
-
-def test_a_gateways_url_has_its_certificates_host_or_its_address_and_port(monkeypatch: pytest.MonkeyPatch):
     found = way(monkeypatch, deployed(listener="secure"), HTTP, {**HTTPS, "hostname": "llm.example.com"})
     assert (found.url, dict(found.headers)) == ("https://llm.example.com", {})
     found = way(monkeypatch, deployed(), {**HTTP, "port": 8080}, addresses=({"value": "2001:db8::7"},))

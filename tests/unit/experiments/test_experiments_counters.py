@@ -103,19 +103,6 @@ def watching_on(
         yield whole
 
 
-def test_a_deployments_load_is_observed_by_the_increase_of_its_counters():
-    seen = watched([unit(100), unit(140), unit(200)])[-1]
-    assert (seen.answered, seen.duration_s) == (100, 20.0)
-    assert seen.requests_per_s == pytest.approx(5.0)
-    assert (seen.input_tokens, seen.output_tokens) == (pytest.approx(1000), pytest.approx(11))
-    assert seen.ttft_ms == pytest.approx(550)
-    assert seen.itl_ms == pytest.approx(20)
-    assert seen.prefix_cache_hit_share == pytest.approx(0.25)
-    assert seen.preemptions == 2
-    assert seen.remote_prefill_share == 1.0
-    assert seen.notes == ()
-
-
 def test_running_requests_are_observed_by_maximum_and_other_gauges_by_mean():
     first, last = {"running": 4, "waiting": 2, "usage": 0.2}, {"running": 8, "waiting": 4, "usage": 0.4}
     seen = watched([unit(0), unit(50, **first), unit(100, **last)])[-1]
@@ -256,7 +243,17 @@ def test_connections_to_pods_are_renewed_only_if_the_pods_change(reader: tuple[R
     assert {reading.endpoint.pod for reading in read().readings} == {"a", "b"}
 
 
-def test_latency_percentiles_of_each_server_role_are_estimated_from_buckets():
+def test_a_deployments_load_and_percentiles_are_observed_by_its_counters():
+    seen = watched([unit(100), unit(140), unit(200)])[-1]
+    assert (seen.answered, seen.duration_s) == (100, 20.0)
+    assert seen.requests_per_s == pytest.approx(5.0)
+    assert (seen.input_tokens, seen.output_tokens) == (pytest.approx(1000), pytest.approx(11))
+    assert seen.ttft_ms == pytest.approx(550)
+    assert seen.itl_ms == pytest.approx(20)
+    assert seen.prefix_cache_hit_share == pytest.approx(0.25)
+    assert seen.preemptions == 2
+    assert seen.remote_prefill_share == 1.0
+    assert seen.notes == ()
     result = watched([unit(0), unit(50), unit(100)])[-1].percentiles_ms
     assert set(result) == {"TTFT of prefill servers", "TTFT of decode servers", "ITL of decode servers"}
     assert (result["TTFT of prefill servers"]["p50"].low, result["ITL of decode servers"]["p99"].high) == (100, 100)

@@ -113,13 +113,10 @@ def test_decode_is_measured_up_to_the_servers_max_num_seqs_or_kv_cache():
     assert max(levels(result, "agg-tp8-1r-decode")) == 256
 
 
-def test_decode_is_measured_at_the_workloads_mean_context():
+def test_decode_is_measured_at_the_mean_context_and_rehearsed_with_few_requests():
     asked = servers(workload="0.5:4096/256,0.5:512/128")
     (decode,) = (load for load in tuning_recipe(asked, "adaptive", (), 8).loads if load.output_tokens > 1)
     assert decode.input_tokens + decode.output_tokens / 2 == pytest.approx(asked.workload.context_tokens, abs=1)
-
-
-def test_a_rehearsed_decode_measurement_sends_thrice_its_concurrency_in_requests():
     (decode,) = (load for load in recipe(rehearsed=True).loads if load.output_tokens > 1)
     assert [decode.requests_at(level) for level in decode.levels] == [12, 96, 768]
 

@@ -40,11 +40,6 @@ def subject(folder: Path, **changes: Any) -> AppliedModel:
     return verification.subject(folder, "s", model, applied_forecast(file, "s", model.object_name))
 
 
-def test_an_applied_forecast_is_read_back_as_it_was_stored(tmp_path: Path):
-    result = subject(tmp_path).applied
-    assert (result.forecast, result.targets) == (forecast(), "qps=2.5")
-
-
 def test_a_missing_forecast_is_reported_with_a_remedy_and_a_damaged_file_of_them_too(tmp_path: Path):
     with pytest.raises(KitError, match="tune apply --stack s"):
         applied_forecast(applied_file(tmp_path, "s"), "s", "gpt-oss-120b")
@@ -65,7 +60,9 @@ def test_tune_verify_refuses_a_forecast_that_assumes_prefix_cache_hits(tmp_path:
         subject(tmp_path, prefix_cache_hit_share=0.4)
 
 
-def test_tune_verify_sends_the_load_that_its_forecast_is_for(tmp_path: Path):
+def test_an_applied_forecast_is_read_back_and_tune_verify_sends_its_load(tmp_path: Path):
+    result = subject(tmp_path).applied
+    assert (result.forecast, result.targets) == (forecast(), "qps=2.5")
     recipe = subject(tmp_path).recipe
     (stage,) = stages(recipe, recipe.deployments[0])
     assert (stage.arrival, stage.level, stage.requests) == ("poisson", 2.5, 300)
