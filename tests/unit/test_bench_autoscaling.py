@@ -22,13 +22,6 @@ def look(at_s: float, gpus: int, ending_gpus: int = 0) -> Look:
     return Look(at_s, gpus, ending_gpus, 8, {"prefill": 2, "decode": 1}, {"prefill": 2, "decode": 1})
 
 
-def test_rates_between_points_of_a_rate_profile_are_interpolated_at_any_speed():
-    assert [SLOPE.rate_per_s(at_s) for at_s in (0, 50, 150, 300, 999)] == [2, 2, 6, 10, 10]
-    assert (SLOPE.duration_s, SLOPE.peak_per_s) == (300, 10)
-    fast = SLOPE.faster(10)
-    assert (fast.duration_s, fast.rate_per_s(15), fast.peak_per_s) == (30, 6, 10)
-
-
 def test_requests_of_a_rate_profile_follow_its_rates_reproducibly_down_to_none():
     moments = [entry.at_s for entry in SLOPE.trace(1).entries]
     assert moments == [entry.at_s for entry in SLOPE.trace(1).entries] == sorted(moments)
@@ -37,7 +30,11 @@ def test_requests_of_a_rate_profile_follow_its_rates_reproducibly_down_to_none()
     assert RateProfile("idle", ((0, 0), (60, 0))).trace().entries == ()
 
 
-def test_a_lead_in_before_a_rate_profile_has_the_profiles_first_rate():
+def test_rates_of_a_profile_are_interpolated_at_any_speed_and_constant_before_it():
+    assert [SLOPE.rate_per_s(at_s) for at_s in (0, 50, 150, 300, 999)] == [2, 2, 6, 10, 10]
+    assert (SLOPE.duration_s, SLOPE.peak_per_s) == (300, 10)
+    fast = SLOPE.faster(10)
+    assert (fast.duration_s, fast.rate_per_s(15), fast.peak_per_s) == (30, 6, 10)
     led = autoscaling.with_lead(SLOPE, 60)
     assert (led.duration_s, led.rate_per_s(30), led.rate_per_s(210)) == (360, 2, 6)
 
@@ -62,12 +59,9 @@ def test_the_ideal_autoscaler_uses_the_fewest_gpus_that_carry_a_rate(scene):
     assert capacities.fewest(1e6) == scene.fixed
 
 
-def test_gpu_hours_are_gpus_times_duration():
+def test_gpu_hours_are_gpus_times_duration_also_of_terminating_servers():
     steps = [step(0, 2, 1), step(1800, 4, 2)]
     assert autoscaling.hours(steps, 3600, lambda item: item.gpus) == 3 * 0.5 + 6 * 0.5
-
-
-def test_gpus_of_a_terminating_server_count_until_the_server_has_ended():
     steps = autoscaling.steps_of([look(0, 9), look(10, 3), look(12, 3, ending_gpus=1)], lead_s=100, speed=10)
     assert [(item.at_s, item.gpus) for item in steps] == [(0, 3), (20, 2.1)]
 

@@ -32,12 +32,9 @@ def verdict(share: float, **asked: Any) -> list[AssumptionVerdict]:
     return [item.verdict for item in judged if item.assumption.figure.name == "accepted_share"]
 
 
-def test_the_share_of_accepted_draft_tokens_is_computed_from_counter_increases():
+def test_the_share_of_accepted_draft_tokens_is_computed_and_held_to_the_expected_one():
     assert seen(snapshot(1000, 900), snapshot(3000, 1900)).accepted_share == pytest.approx(0.5)
     assert seen(snapshot(None), snapshot(None)).accepted_share is None
-
-
-def test_a_share_of_accepted_draft_tokens_below_the_expected_one_is_reported():
     assert verdict(0.5, acceptedShare=0.8) == [AssumptionVerdict.BELOW]
     assert verdict(0.75, acceptedShare=0.8) == [AssumptionVerdict.HOLDS]
     assert verdict(0.95, acceptedShare=0.8) == [AssumptionVerdict.HOLDS]

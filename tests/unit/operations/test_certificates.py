@@ -30,10 +30,6 @@ def finding(secret: StoredSecret | None) -> Finding:
     return result
 
 
-def test_a_front_door_certificate_for_the_front_doors_host_passes_the_check():
-    assert finding(stored()).verdict is Verdict.FINE
-
-
 @pytest.mark.parametrize(
     ("secret", "words"),
     [
@@ -78,7 +74,8 @@ def test_an_update_goes_on_if_the_front_doors_certificate_cannot_be_read(read: R
     refuse_certificates(plan(frontDoor=DOOR), read)
 
 
-def test_a_front_door_certificate_is_unknown_without_an_answer_and_none_unchecked():
+def test_a_front_doors_certificate_for_its_host_is_fine_and_unknown_without_answer():
+    assert finding(stored()).verdict is Verdict.FINE
     (result,) = certificate_findings(plan(frontDoor=DOOR), silent)
     assert (result.verdict, result.value) == (Verdict.UNKNOWN, "The cluster does not answer.")
     assert certificate_findings(plan()) == []

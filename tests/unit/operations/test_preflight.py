@@ -307,20 +307,17 @@ def test_preflight_passes_a_tenancy_that_is_full_of_the_stacks_own_nodes(launch:
     assert wanted in limit("gpuPools[0].size", findings).value
 
 
-def test_nodes_of_a_pool_that_do_not_exist_yet_still_need_limits_and_capacity():
-    findings = look_again(full(8))
-    assert limit("gpuPools[0].size", findings).verdict is Verdict.PROBLEM
-    assert "8 GPUs wanted" in limit("gpuPools[0].size", findings).value
-    assert only("capacity", findings).verdict is Verdict.PROBLEM
-
-
 @pytest.mark.parametrize(("nodes", "verdict"), [(9, Verdict.FINE), (8, Verdict.PROBLEM)])
 def test_the_stacks_own_nodes_in_a_capacity_reservation_count_as_its_capacity(nodes: int, verdict: Verdict):
     answers = {**full(nodes, reservation=RESERVATION), RESERVED: reserved(nodes, nodes)}
     assert only("capacity", look_again(answers, capacityReservationId=RESERVATION)).verdict is verdict
 
 
-def test_the_stacks_running_nodes_are_unknown_if_oci_does_not_list_instances():
+def test_nodes_that_do_not_run_yet_or_are_not_listed_need_limits_and_capacity():
+    findings = look_again(full(8))
+    assert limit("gpuPools[0].size", findings).verdict is Verdict.PROBLEM
+    assert "8 GPUs wanted" in limit("gpuPools[0].size", findings).value
+    assert only("capacity", findings).verdict is Verdict.PROBLEM
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses instances")
     findings = look_again({**full(9), "compute /instances": refused})
     assert only("running", findings).verdict is Verdict.UNKNOWN

@@ -131,16 +131,13 @@ def test_a_child_process_gets_only_the_first_of_many_signals(monkeypatch: pytest
     assert waited_for(monkeypatch, *signals).told == [signals[0]]
 
 
-def test_a_child_process_signalled_through_its_process_group_gets_no_second_signal(monkeypatch: pytest.MonkeyPatch):
-    assert waited_for(monkeypatch, TERM, TERM, alone=False).told == []
-
-
 def test_a_signal_is_handled_by_the_kit_after_the_child_has_ended(monkeypatch: pytest.MonkeyPatch, handled: list[int]):
     waited_for(monkeypatch, INT, TERM)
     assert handled == [TERM]
 
 
-def test_a_signal_during_the_start_of_a_child_process_is_passed_on_to_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_child_process_gets_signals_of_its_start_but_none_that_its_group_got(monkeypatch: pytest.MonkeyPatch):
+    assert waited_for(monkeypatch, TERM, TERM, alone=False).told == []
     assert waited_for(monkeypatch, INT, at_start=TERM).told == [TERM]
 
 

@@ -85,14 +85,11 @@ def test_rebuild_keeps_the_cluster_and_its_objects_if_only_a_pool_or_nothing_is_
     assert not Backend(*ALL).losses()
 
 
-def test_rebuild_removes_lost_resources_from_the_state_and_the_cluster_last():
+def test_rebuild_removes_lost_resources_and_dependencies_on_them_from_the_state():
     backend = Backend(*ALL, gone=[CLUSTER, POOL])
     forget_losses(backend.cli, backend.losses(), Listener())
     assert backend.done == ["stack import", "state unprotect", "destroy", "stack import"]
     assert backend.names() == ["network", "mi300x-instance-0", "policy"]
-
-
-def test_rebuild_removes_dependencies_on_lost_resources_from_the_state():
     (network, policy) = without({"resources": [VCN, CLUSTER, POLICY]}, {CLUSTER["urn"]})["resources"]
     assert network == VCN
     assert policy["dependencies"] == [VCN["urn"]]

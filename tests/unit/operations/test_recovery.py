@@ -134,12 +134,9 @@ def test_a_recover_option_chooses_which_oci_pool_a_pending_creation_made_or_none
         found(state(POOL), *pools, choices={"m300x": NONE})
 
 
-def test_recover_cannot_match_pending_resources_of_types_that_the_kit_never_creates():
+def test_unknown_types_are_not_matched_and_unfinished_components_registered_again():
     alien = {**POOL, "type": "oci:Database/autonomousDatabase:AutonomousDatabase"}
     assert [item.reason for item in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
-
-
-def test_a_component_that_pulumi_did_not_finish_is_registered_again():
     urn = "urn:pulumi:prod::llmd-oke::llmd-oke:index:OciMonitoring::oci-monitoring"
     component = {"urn": urn, "type": "llmd-oke:index:OciMonitoring", "custom": False}
     known = recovery.look(state(component), recovery.in_oci(recovery.no_client))

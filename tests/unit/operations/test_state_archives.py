@@ -105,18 +105,15 @@ def test_a_file_that_is_no_state_archive_is_refused(tmp_path: Path, content: byt
         read(file)
 
 
-def test_a_state_archive_without_a_valid_manifest_is_refused(archive: Path):
-    with pytest.raises(KitError, match=r"its manifest\.json is none of a state"):
-        read(rewritten(archive, manifest=b'{"files": []}'))
-    with pytest.raises(KitError, match=r"it has no manifest\.json"):
-        read(rewritten(archive, manifest=None))
-
-
-def test_the_error_for_a_later_state_archive_format_names_the_kits_version(archive: Path):
+def test_a_state_archive_of_a_later_format_or_without_a_valid_manifest_is_refused(archive: Path):
     later = {**manifest_of(archive), "format": "llmd-oke state 2", "versions": {"llmd-oke": "3.1"}}
     with pytest.raises(KitError, match="llmd-oke state 2") as refusal:
         read(rewritten(archive, manifest=json.dumps(later).encode()))
     assert "3.1" in (refusal.value.remedy or "")
+    with pytest.raises(KitError, match=r"its manifest\.json is none of a state"):
+        read(rewritten(archive, manifest=b'{"files": []}'))
+    with pytest.raises(KitError, match=r"it has no manifest\.json"):
+        read(rewritten(archive, manifest=None))
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"deployment": {"resources": [1]}}', "no JSON"])

@@ -96,7 +96,7 @@ def test_a_pull_request_comment_omits_the_price_table_of_an_undeployable_stack()
     assert "| 48.00 → unknown |" in said
 
 
-def test_a_pull_request_comment_has_one_table_row_for_each_touched_stack():
+def test_a_pull_request_comment_has_one_row_for_each_touched_new_or_removed_stack():
     preview = PreviewReport(stack="prod", counts={"update": 2, "same": 5})
     rehearsal = RehearsalReport(stack="prod", base=BASE, passed=True, seconds=130)
     text = comment(reports(change(), previews={"prod": preview}, rehearsals={"prod": rehearsal}), LIMITS["github"])
@@ -104,9 +104,6 @@ def test_a_pull_request_comment_has_one_table_row_for_each_touched_stack():
     row = "| `prod` | passed | none here | 48.00 → 96.00 (**+48.00**) | 2 to update, 5 unchanged | passed (2 min) |"
     assert row in text
     assert "Not touched: `other`." in text
-
-
-def test_a_pull_request_comment_marks_stacks_that_the_change_adds_or_removes():
     text = comment(reports(change("old", after=None, kind="removed"), change("new", before=None, kind="new")), 60_000)
     assert "| `old` (removed) | - | - | 48.00 → 0 | stays until `llmd-oke destroy` | - |" in text
     assert "| `new` (new) | passed | none here | 96.00 | none | none |" in text
