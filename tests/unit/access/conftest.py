@@ -21,12 +21,6 @@ def key_pem(key: rsa.RSAPrivateKey) -> str:
 
 
 @pytest.fixture(scope="session")
-def locked_key_pem(key: rsa.RSAPrivateKey) -> str:
-    locked = serialization.BestAvailableEncryption(b"open sesame")
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked).decode()
-
-
-@pytest.fixture(scope="session")
 def certificate_pem(key: rsa.RSAPrivateKey) -> str:
     """The certificate of an instance."""
     names = (

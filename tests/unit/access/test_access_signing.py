@@ -11,6 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from llmd_base.errors import KitError
 from llmd_oke.access import signing
 from llmd_oke.access.signing import Signer, exec_credential
@@ -94,9 +95,9 @@ def test_a_missing_oci_config_file_or_profile_is_reported(oci_config: Path, tmp_
         signing.api_key_signer(oci_config, "OTHER")
 
 
-def test_a_private_key_is_decrypted_and_an_invalid_one_is_not_shown(
-    locked_key_pem: str, key: RSAPrivateKey, key_pem: str
-):
+def test_a_private_key_is_decrypted_and_an_invalid_one_is_not_shown(key: RSAPrivateKey, key_pem: str):
+    passphrase = BestAvailableEncryption(b"open sesame")
+    locked_key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, passphrase).decode()
     opened = signing.load_key(locked_key_pem, "open sesame", "the profile")
     assert opened.private_numbers() == key.private_numbers()
     with pytest.raises(KitError, match="needs a pass phrase"):

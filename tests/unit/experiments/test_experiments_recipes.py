@@ -21,7 +21,7 @@ def test_each_experiment_recipe_of_the_kit_can_be_loaded(name: str):
     assert recipes.load(name).deployments
 
 
-def test_the_guide_recipe_is_the_comparison_that_llm_ds_guide_publishes():
+def test_the_guide_and_pareto_recipes_have_the_published_deployments_and_loads():
     guide = recipes.load("guide")
     assert [(item.object_name, item.gpus) for item in guide.deployments] == [
         ("disagg-8p-tp1-2d-tp4", 16),
@@ -30,9 +30,6 @@ def test_the_guide_recipe_is_the_comparison_that_llm_ds_guide_publishes():
     (stage,) = stages(guide, guide.deployments[0])
     assert (stage.requests, stage.level, stage.input_tokens, stage.output_tokens) == (5400, 45, 5000, 250)
     assert guide.model_of(guide.deployments[1]).router.mode == "none"
-
-
-def test_the_pareto_recipe_has_seven_deployments_and_twenty_load_stages_for_each():
     pareto = recipes.load("pareto")
     assert [item.gpus for item in pareto.deployments] == [1, 2, 4, 8, 3, 4, 5]
     assert len(stages(pareto, pareto.deployments[0])) == 20

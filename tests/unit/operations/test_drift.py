@@ -96,7 +96,7 @@ def test_only_kubernetes_objects_are_compared_with_the_cluster_for_drift(type_: 
 POOL = "oci:ContainerEngine/nodePool:NodePool"
 
 
-def test_drift_of_oci_resources_is_reported_with_how_it_is_reverted():
+def test_drift_of_oci_resources_even_of_outputs_alone_is_reported_with_the_way_back():
     sized = ResourceChange(
         "update",
         urn(POOL, "mi300x"),
@@ -110,9 +110,6 @@ def test_drift_of_oci_resources_is_reported_with_how_it_is_reverted():
         "an update after `pulumi refresh` makes it what the stack file says",
         "Subnet pods is gone; an update after `pulumi refresh` makes it anew",
     ]
-
-
-def test_drift_that_shows_only_in_a_resources_outputs_is_reported():
     inputs = {"name": "prod"}
     change = ResourceChange(
         "update", urn(POOL, "p"), inputs, inputs, {"name": "prod"}, {"name": "other"}, changed=("name",)

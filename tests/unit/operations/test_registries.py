@@ -71,14 +71,6 @@ def test_an_image_that_a_registry_refuses_is_a_problem_with_a_remedy(registry: R
     assert "private, or gone" in denied.value
 
 
-def test_the_check_of_an_image_is_unknown_if_its_registry_does_not_answer():
-    with served(Registry()) as gone:
-        pass
-    finding = look(gone.address)
-    assert finding.verdict is Verdict.UNKNOWN
-    assert "does not answer" in finding.value
-
-
 @pytest.fixture
 def repository() -> Iterator[FileServer]:
     with running_file_server() as server:
@@ -126,7 +118,12 @@ def test_the_check_of_a_chart_is_unknown_after_an_unexpected_answer(repository: 
     assert (finding.verdict, words in finding.value) == (Verdict.UNKNOWN, True)
 
 
-def test_an_unreachable_chart_repository_is_no_problem_of_the_chart():
+def test_the_check_of_an_image_or_a_chart_is_unknown_if_nobody_answers():
+    with served(Registry()) as gone:
+        pass
+    finding = look(gone.address)
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "does not answer" in finding.value
     assert chart("http://127.0.0.1:9", SHA256).verdict is Verdict.UNKNOWN
 
 

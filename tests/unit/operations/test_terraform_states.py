@@ -44,16 +44,13 @@ def test_a_cluster_networks_shape_is_read_from_its_instance_configuration(tmp_pa
     assert not made.has_virtual_functions
 
 
-def test_the_largest_gpu_pool_of_a_terraform_state_is_chosen_unless_one_is_named(tmp_path: Path):
+def test_the_largest_gpu_pool_is_chosen_unless_one_is_named_or_no_shape_is_known(tmp_path: Path):
     made = read_cluster(written(tmp_path, state([*USUAL, node_pool("oke-gpu", "BM.GPU.MI300X.8", 5)])))
     assert made.pool().name == "oke-gpu"
     assert made.pool("oke-rdma").size == 2
     with pytest.raises(KitError, match="no pool oke-system of GPU nodes") as refusal:
         made.pool("oke-system")
     assert "oke-rdma (2 x BM.GPU.MI300X.8)" in (refusal.value.remedy or "")
-
-
-def test_a_terraform_state_without_gpu_nodes_of_a_known_shape_is_refused(tmp_path: Path):
     made = read_cluster(written(tmp_path, state([CLUSTER, SYSTEM, node_pool("oke-gpu", "BM.GPU.H100.8", 2)])))
     with pytest.raises(KitError, match="no pool of GPU nodes whose shape the kit knows") as refusal:
         made.pool()
