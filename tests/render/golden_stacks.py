@@ -8,7 +8,7 @@ from typing import Any
 
 from created_cluster import created, with_network
 from llmd_oke.catalogue.cluster import image_names
-from stack_files import DOMAIN, StackObject, created_stack, existing_cluster, existing_pool, model, ocid, read, stack
+from stack_files import DOMAIN, StackObject, existing_cluster, existing_pool, model, ocid, read, stack
 
 Choice = Mapping[str, Any]
 """What is other than in the rehearsal's stack: keys of its model, and by `stack` of itself."""
@@ -113,7 +113,7 @@ ADAPTED = stack(
 )
 
 CREATED: dict[str, StackObject] = {
-    "Acceptance": created_stack(),
+    "Acceptance": created(),
     "AdapterNames": ADAPTED,
     "AddOns": CLUSTER,
     "AmdGpuOperator": CLUSTER,
@@ -123,7 +123,7 @@ CREATED: dict[str, StackObject] = {
     "CpuPool": CLUSTER,
     "GpuPool": CLUSTER,
     "Iam": CLUSTER,
-    "LeaderWorkerSetController": created_stack(leaderWorkerSets="install"),
+    "LeaderWorkerSetController": created(leaderWorkerSets="install"),
     "Network": CLUSTER,
     "NodeFeatureDiscovery": created(
         rdma="none", gpuStack="helm-operator", models=[model("agg-tp1-8r")]
@@ -133,7 +133,7 @@ CREATED: dict[str, StackObject] = {
     "NodeRepair": CLUSTER,
     "OciMonitoring": CLUSTER,
     "OkeCluster": CLUSTER,
-    "PrometheusStack": created_stack(monitoring="install"),
+    "PrometheusStack": created(monitoring="install"),
     "RdmaNetwork": CLUSTER,
     "Storage": CLUSTER,
     "SystemPool": CLUSTER,

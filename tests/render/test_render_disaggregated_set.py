@@ -1,11 +1,12 @@
 """Prefill and decode servers as roles of a DisaggregatedSet, and the Job that waits for them."""
 
 import pytest
+from created_cluster import created
 from llmd_oke.catalogue.serving import leader_worker_sets
 from llmd_oke.operations.guards import gpus_of
 from llmd_oke.values import module_folder
 from render_support import selects, validate_by_definition
-from stack_files import created_stack, model
+from stack_files import model
 
 WIDE = "1p-tp1dp16ep-1d-tp1dp16ep"
 RELEASE = {"release": "llm-d-0.10.0"}
@@ -156,7 +157,7 @@ def test_servers_that_would_refuse_each_other_replace_the_old_ones_at_once(toget
 
 def test_the_controller_is_installed_before_a_disaggregatedset(rendered):
     own = model("8p-tp1-4d-tp2", disaggregatedSet=True)
-    stack = rendered(created_stack(models=[own], leaderWorkerSets="install", **RELEASE))
+    stack = rendered(created(models=[own], leaderWorkerSets="install", **RELEASE))
     (unit,) = stack.of_type("llmd-oke:index:PrefillDecodeUnit")
     assert [urn for urn in unit.depends_on if urn.endswith("::leader-worker-sets-release")]
 
@@ -166,7 +167,7 @@ def test_servers_over_nodes_are_told_peers_of_their_own_revision(rendered):
         WIDE, model="deepseek-v3", name="deepseek", disaggregatedSet=True, engine={"kvCache": {"connector": "mori-io"}}
     )
     images = {"vllmImage": "docker.io/rocm/vllm:own", "routingSidecarImage": "docker.io/rocm/sidecar:own"}
-    stack = rendered(created_stack(models=[own], override=images, **RELEASE))
+    stack = rendered(created(models=[own], override=images, **RELEASE))
     template = pods(roles(stack)["decode"])
     names = {container["name"]: container for container in template["spec"]["initContainers"]}
     host = "$(LLMD_OKE_UNIT)-$(DISAGGREGATED_SET_REVISION)-prefill"

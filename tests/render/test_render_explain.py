@@ -1,12 +1,14 @@
 """`llmd-oke explain`: origins of rendered values, and what keys change, by rendering with other values."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_base.errors import KitError
+from created_cluster import NETWORK
+from llmd_base.errors import InvalidStack, KitError
+from llmd_oke import planning
 from llmd_oke.cli.main import app
 from llmd_oke.explain.explanation import FieldExplanation, KeyExplanation, explain_field, explain_key
 from llmd_oke.explain.probes import StackProbes, in_cluster, of_cluster, of_unit, whole
@@ -30,18 +32,29 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _each_plan_is_rendered_once() -> Iterator[None]:
-    known: dict[str, Sequence[Declared]] = {}
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called once for equal arguments."""
+    known: dict[str, Any] = {}
 
-    def once(*args: Any, **options: Any) -> Sequence[Declared]:
+    def call(*args: Any, **options: Any) -> Any:
         key = repr((args, options))
         if key not in known:
-            known[key] = declarations(*args, **options)
+            try:
+                known[key] = function(*args, **options)
+            except InvalidStack as refused:
+                known[key] = refused
+        if isinstance(known[key], InvalidStack):
+            raise known[key]
         return known[key]
 
+    return call
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_stack_is_planned_and_rendered_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llmd_oke.explain.probes.declarations", once)
+        patch.setattr("llmd_oke.explain.probes.declarations", once(declarations))
+        patch.setattr(planning, "plan_object", once(planning.plan_object))
         yield
 
 
@@ -169,7 +182,7 @@ def test_explaining_a_key_goes_on_without_calicos_objects_if_its_manifest_is_mis
         raise KitError("calico.yaml can't be read.")
 
     monkeypatch.setattr(calico, "published", missing)
-    write(project, "guarded", created_stack(networkPolicies={"engine": "calico"}))
+    write(project, "guarded", created_stack(cluster={"network": NETWORK}, networkPolicies={"engine": "calico"}))
     known = explain_key(project, "guarded", "gpuPools[0].size", [3])
     assert known.not_rendered == "Calico's objects: calico.yaml can't be read."
     assert "NodePool/mi300x-node-pool" in {change.name for change in known.changes}

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from certificates_for_tests import certificate, private_key
+from created_cluster import created
 from llmd_base.errors import InvalidStack
 from llmd_oke import catalogue
 from llmd_oke.serving.envoy_bounds import bounds
 from llmd_oke.testing import Rendered
 from render_support import selects
-from stack_files import created_pool, created_stack, model, stack
+from stack_files import created_stack, model, stack
 
 ALICE = "sk-alice-Qm7xT2vKd9RwZb4H"
 NEXT = "sk-next-Hd5kV9bMq2TzXc7R"
@@ -314,7 +315,7 @@ def test_an_update_logs_a_warning_only_if_the_front_doors_certificate_expires_so
 def test_with_api_keys_only_front_door_and_router_pods_may_send_requests_to_models(rendered: Any):
     door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, **TRUSTED}
     models = [model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE]
-    behind = rendered(created_stack(created_pool(bootVolumeGib=2048), models=models, frontDoor=door), **secrets())
+    behind = rendered(created(pool={"bootVolumeGib": 2048}, models=models, frontDoor=door), **secrets())
     policies = [item for item in behind.manifests() if item["kind"] == "NetworkPolicy"]
     requests = [
         (policy["metadata"]["name"], rule)

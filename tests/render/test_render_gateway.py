@@ -3,13 +3,14 @@
 import json
 from typing import Any
 
+import created_cluster
 import pytest
 from llmd_oke.catalogue.serving import gateway_provider, gateway_provider_names
 from llmd_oke.gitops.rendering import rendering_of
 from llmd_oke.serving.envoy_bounds import bounds, listener_bounds, manager_bounds
 from llmd_oke.testing import Rendered, without_hash
 from render_support import SHARED_DATA, pod, validate_by_definition
-from stack_files import created_stack, model, stack
+from stack_files import model, stack
 
 EPP = "gpt-oss-120b-epp"
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
@@ -76,7 +77,7 @@ def test_only_the_gateways_pods_may_call_the_picker(provided: Rendered):
 
 
 def test_servers_accept_requests_from_the_gateways_pods(rendered: Any):
-    known = created_stack(models=[behind()], gateway=created("istio"))
+    known = created_cluster.created(models=[behind()], gateway=created("istio"))
     servers = rendered(known).kubernetes("NetworkPolicy", "gpt-oss-120b-decode")["spec"]["ingress"]
     (requests,) = [rule for rule in servers if "ports" in rule]
     namespaces = [

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from created_cluster import created
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.serving.monitoring import ModelMonitoringArgs, monitoring_manifests
 from llmd_oke.testing import Rendered
 from llmd_oke.values import read_yaml_documents
 from render_support import SHARED_DATA, selects, validate_by_definition
-from stack_files import created_stack
 
 UPSTREAM = SHARED_DATA / "router-chart-0.10.0" / "standalone-monitoring.yaml"
 KINDS = {"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
@@ -149,7 +149,7 @@ def test_dashboards_are_small_and_have_the_label_that_grafana_selects(watched: R
 
 
 def test_a_prometheus_of_the_stack_has_a_pinned_chart_and_no_grafana_password(rendered: Vary) -> None:
-    installed = rendered(created_stack(monitoring="install"))
+    installed = rendered(created(monitoring="install"))
     (release,) = [r for r in installed.of_type("kubernetes:helm.sh/v3:Release") if r.name == "prometheus-release"]
     assert (release.inputs["chart"], release.inputs["version"]) == ("kube-prometheus-stack", "87.2.1")
     assert release.inputs["values"]["grafana"]["adminPassword"] == ""

@@ -2,6 +2,7 @@
 
 import pulumi
 import pytest
+from created_cluster import created
 from llmd_oke import planning
 from llmd_oke.catalogue.serving import leader_worker_sets
 from llmd_oke.operations.guards import gpus_of
@@ -9,7 +10,7 @@ from llmd_oke.planning.container_images import images_of
 from llmd_oke.program.access import ClusterIdentity
 from llmd_oke.values import module_folder
 from render_support import validate_by_definition
-from stack_files import created_stack, model, stack
+from stack_files import model, stack
 
 TOPOLOGY = "1p-tp1dp16ep-1d-tp1dp16ep"
 NAMES = ("gpt-oss-120b-prefill", "gpt-oss-120b-decode")
@@ -90,14 +91,14 @@ def test_pods_of_a_server_prefer_nodes_of_one_pool(wide):
 
 
 def test_pods_of_a_server_are_required_to_be_in_one_pool_if_nodes_are_labelled(rendered):
-    wide = rendered(created_stack(models=[model(topology=TOPOLOGY)]))
+    wide = rendered(created(models=[model(topology=TOPOLOGY)]))
     affinity = template(wide)["spec"]["affinity"]["podAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["matchLabelKeys"] == ["leaderworkerset.sigs.k8s.io/group-key"]
 
 
 def test_the_leaderworkerset_controller_is_installed_before_servers(rendered):
-    stack = rendered(created_stack(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
+    stack = rendered(created(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
     names, kinds = ([getattr(item, name) for item in stack.resources] for name in ("name", "type"))
     first = kinds.index("kubernetes:leaderworkerset.x-k8s.io/v1:LeaderWorkerSet")
     release = stack.resources[names.index("leader-worker-sets-release")]
@@ -117,7 +118,7 @@ def test_only_servers_over_nodes_wait_for_the_definition_of_leaderworkersets(ren
 
 
 def test_image_and_chart_of_the_leaderworkerset_controller_are_in_the_image_list():
-    plan = planning.plan_object(created_stack(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
+    plan = planning.plan_object(created(models=[model(topology=TOPOLOGY)], leaderWorkerSets="install"))
     used = {image.image.repository: image.path for image in images_of(plan)}
     assert {used["lws/lws"], used["lws/charts/lws"]} == {"leaderWorkerSets"}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from created_cluster import cluster_layer, created
 from golden_stacks import CHOICES, CLUSTER, COMPONENTS, CREATED, varied_stack
 from llmd_oke import planning
 from llmd_oke.catalogue import operators, release_names
@@ -26,7 +27,7 @@ from llmd_oke.serving.jobs import Evaluation, evaluation_job
 from llmd_oke.testing import Declared, Rendered
 from llmd_oke.values import read_yaml
 from render_support import PROJECT, SHARED_DATA
-from stack_files import StackObject, cluster_layer, created_stack, model, read, stack
+from stack_files import StackObject, model, read, stack
 
 PREFIX = "iad.ocir.io/ai/mirror"
 MIRROR = {"registryMirror": {"prefix": PREFIX, "pullSecret": "ocir"}}
@@ -35,10 +36,10 @@ ELSEWHERE = re.compile(rf"(?<!{re.escape(PREFIX)}/)\b(docker\.io|ghcr\.io|quay\.
 RELEASE = "kubernetes:helm.sh/v3:Release"
 
 
-NO_RDMA = created_stack(monitoring="install", rdma="none", models=[model("agg-tp1-8r")])
+NO_RDMA = created(monitoring="install", rdma="none", models=[model("agg-tp1-8r")])
 VARIANTS: dict[str, StackObject] = {
     "created-with-everything": CLUSTER,
-    "created-with-oke-plugin": created_stack(monitoring="install", gpuStack="oke-plugin"),
+    "created-with-oke-plugin": created(monitoring="install", gpuStack="oke-plugin"),
     "created-without-rdma": {**NO_RDMA, "gpuStack": "helm-operator"},  # with the chart of Node Feature Discovery
     "cluster-layer": cluster_layer(monitoring="install"),
     "canary": varied_stack(COMPONENTS["Canary"]),
@@ -258,7 +259,7 @@ def test_the_gpu_operators_device_config_uses_the_private_registry():
 
 
 def test_without_a_pull_secret_in_the_stack_file_no_pod_refers_to_one(rendered: Callable[..., Rendered]):
-    quiet = rendered({**created_stack(monitoring="install"), "registryMirror": {"prefix": PREFIX}})
+    quiet = rendered({**created(monitoring="install"), "registryMirror": {"prefix": PREFIX}})
     assert "imagePullSecrets" not in json.dumps([resource.inputs for resource in declared_objects(quiet)])
 
 
@@ -273,7 +274,7 @@ def test_images_that_are_in_the_private_registry_already_keep_their_reference(re
 
 def test_every_image_of_a_stack_is_in_the_image_lock_file():
     """Also those that charts bring: a digest, or the reason why there is none."""
-    plan = planning.plan(validate(created_stack(monitoring="install")))
+    plan = planning.plan(validate(created(monitoring="install")))
     assert [used.image.reference for used in images_of(plan) if used.image.reference not in lock().images] == []
 
 
