@@ -6,8 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import pytest
 from lightkube.models.apps_v1 import Deployment
+from llmd_oke.operators import rdma_network
+from llmd_oke.operators.helm_operators import device_config
+from llmd_oke.planning.gpu_stack import tolerations
+from llmd_oke.values import read_yaml
 from render_support import SHARED_DATA, validate_by_definition
+from stack_files import known_shape
 
 MODULES = {
     "v1": "core_v1",
@@ -75,6 +81,23 @@ def test_custom_objects_are_valid_by_their_crds(stack):
         if not group.startswith("inference.networking"):
             continue
         validate_by_definition(manifest, SHARED_DATA / "crds" / f"{group}_{manifest['kind'].lower()}s.yaml")
+
+
+def of_operators() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Objects of GPUs' and networks' operators, by their definitions."""
+    shape = known_shape()
+    yield "amd.com_deviceconfigs", device_config("kube-amd-gpu", None, tolerations(shape.node.taints))
+    yield "sriovnetwork.openshift.io_sriovnetworknodepolicies", rdma_network.policy(shape)
+    yield "sriovnetwork.openshift.io_sriovnetworks", rdma_network.network(shape)
+    yield "sriovnetwork.openshift.io_sriovnetworkpoolconfigs", rdma_network.pool_config([shape])
+
+
+@pytest.mark.parametrize(("definition", "manifest"), of_operators())
+def test_objects_of_operators_are_valid_by_their_crds(definition: str, manifest: Mapping[str, Any]):
+    file = SHARED_DATA / "crds" / f"{definition}.yaml"
+    validate_by_definition(manifest, file)
+    spec = read_yaml(file)["spec"]
+    assert (spec["group"], spec["names"]["kind"]) == (manifest["apiVersion"].partition("/")[0], manifest["kind"])
 
 
 def test_every_custom_object_has_its_crd_in_the_stack(stack):

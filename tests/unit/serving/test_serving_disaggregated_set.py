@@ -1,16 +1,14 @@
 """The program that waits for the servers of a DisaggregatedSet, against an HTTP server with the API's answers."""
 
-import json
 import ssl
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from http_for_tests import HttpAnswer, HttpRequest, http_server
 from llmd_pods import disaggregated_set_program as program
 
 NEW, OLD = "e0e7158b26", "0123456789"
@@ -81,27 +79,14 @@ def run(
     """Run the program against an API server with these answers, the last of them for ever; return its exit code, its
     last words and the paths that it asked for.
     """
-    servers: list[ThreadingHTTPServer] = []
+    left, asked = list[Any](), list[str]()
 
-    def call(*answers: list[dict[str, Any]] | int, limit_s: float = 30.0) -> tuple[int, str, list[str]]:
-        left, asked = list(answers), list[str]()
+    def answer(request: HttpRequest) -> HttpAnswer:
+        asked.append(request.url.geturl())
+        said = left.pop(0) if len(left) > 1 else left[0]
+        return HttpAnswer(200, {"items": said}) if isinstance(said, list) else HttpAnswer(said, {})
 
-        class Answer(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                asked.append(self.path)
-                answer = left.pop(0) if len(left) > 1 else left[0]
-                content = json.dumps({"items": answer} if isinstance(answer, list) else {}).encode()
-                self.send_response(200 if isinstance(answer, list) else answer)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_request(self, code: object = "-", size: object = "-") -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with http_server(answer) as server:
         for name, text in (("namespace", "llm-d"), ("token", "secret")):
             (tmp_path / name).write_text(text)
         monkeypatch.setattr(program, "ACCOUNT", tmp_path)
@@ -109,16 +94,16 @@ def run(
         monkeypatch.setattr(ssl, "create_default_context", lambda cafile: None)
         monkeypatch.setattr(program, "URL", program.URL.replace("https:", "http:"))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.server_address[1]))
-        words = ["--name=unit", f"--templates={NEW}", "--servers=prefill=2", "--servers=decode=1"]
-        monkeypatch.setattr(sys, "argv", ["wait.py", *words, f"--limit-s={limit_s}", "--pause-s=0"])
-        code = program.main()
-        return code, capsys.readouterr().out.splitlines()[-1], asked
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.server_port))
 
-    yield call
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        def call(*answers: list[dict[str, Any]] | int, limit_s: float = 30.0) -> tuple[int, str, list[str]]:
+            left.extend(answers)
+            words = ["--name=unit", f"--templates={NEW}", "--servers=prefill=2", "--servers=decode=1"]
+            monkeypatch.setattr(sys, "argv", ["wait.py", *words, f"--limit-s={limit_s}", "--pause-s=0"])
+            code = program.main()
+            return code, capsys.readouterr().out.splitlines()[-1], asked
+
+        yield call
 
 
 def test_the_wait_ends_once_the_api_server_shows_all_servers_ready(run: Callable[..., tuple[int, str, list[str]]]):
@@ -131,13 +116,16 @@ def test_the_wait_ends_once_the_api_server_shows_all_servers_ready(run: Callable
     assert parse_qs(url.query) == {"labelSelector": ["disaggregatedset.x-k8s.io/name=unit"]}
 
 
-def test_the_wait_fails_at_its_limit_with_what_is_missing(run: Callable[..., tuple[int, str, list[str]]]):
-    code, text, _ = run([made("prefill", NEW, 2, 1), READY[1]], limit_s=0.0)
-    assert code == 1
-    assert text == "unit: 1 of 2 prefill servers are ready; not waited for after 0 s"
-
-
-def test_the_wait_for_an_api_server_that_refuses_ends_at_its_limit(run: Callable[..., tuple[int, str, list[str]]]):
-    code, text, _ = run(403, limit_s=0.0)
-    assert code == 1
-    assert text.startswith("unit: the API server does not answer: HTTP Error 403")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([made("prefill", NEW, 2, 1), READY[1]], "1 of 2 prefill servers are ready"),
+        (403, "the API server does not answer: HTTP Error 403: Forbidden"),
+    ],
+    ids=["missing", "refused"],
+)
+def test_the_wait_fails_at_its_limit_with_what_is_missing(
+    run: Callable[..., tuple[int, str, list[str]]], answer: Any, said: str
+):
+    code, text, _ = run(answer, limit_s=0.0)
+    assert (code, text) == (1, f"unit: {said}; not waited for after 0 s")
