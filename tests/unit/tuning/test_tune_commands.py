@@ -51,12 +51,6 @@ def test_tune_rank_forecasts_more_capacity_with_prefix_cache_hits():
     assert half["best"]["capacity_per_s"] > none["best"]["capacity_per_s"]
 
 
-def test_forecasts_state_the_prefix_cache_hits_that_they_assume(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    run("rank", *GPT, "--slo", "qps=20", "--gpus", "8", "--prefix-hits", "0.5", "--rows", str(path))
-    assert {result.prefix_cache_hit_share for result in read_rows(path)} == {0.5}
-
-
 def test_tune_rank_exits_with_1_if_nothing_meets_the_targets():
     result = run("rank", *GPT, "--slo", "itl=1,qps=45", "--gpus", "8")
     assert result.exit_code == 1
@@ -73,7 +67,7 @@ def test_tune_rank_of_a_stack_uses_its_workload_targets_and_gpus(project):
 def test_tune_rank_refuses_unmeasured_contexts_and_names_the_longest_measured_one():
     result = run("rank", "--model", "gpt-oss-120b")
     assert isinstance(result.exception, KitError)
-    assert "measured up to 130" in result.exception.message
+    assert "contexts of 4,224 tokens, measured up to 130" in result.exception.message
 
 
 @pytest.mark.parametrize("arguments", [(), ("--stack", "s", "--model", "m"), ("--model", "no-such-model")])
@@ -180,14 +174,15 @@ def test_tune_plot_draws_in_the_terminal_by_default():
     assert "(calibrated)" in result.stdout
 
 
-def test_forecasts_are_written_as_rows_and_drawn_beside_measurements(tmp_path):
+def test_forecasts_are_written_as_rows_with_assumed_hits_and_drawn_beside_others(tmp_path):
     rows, svg = tmp_path / "forecast.jsonl", tmp_path / "plot.svg"
-    assert run("rank", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8", "--rows", str(rows)).exit_code == 0
-    first = read_rows(rows)[0]
+    asked = (*GPT, "--slo", "itl=25,qps=20", "--gpus", "8", "--rows", str(rows))
+    assert run("rank", *asked, "--prefix-hits", "0.5").exit_code == 0
+    first, *others = read_rows(rows)
+    assert {told.prefix_cache_hit_share for told in (first, *others)} == {0.5}
     assert first.basis.value == "calibrated"
     assert first.tpsg == pytest.approx(20 * 256 / first.gpus_counted)
-    arguments = ("--slo", "itl=25,qps=20", "--gpus", "8", "--rows", str(rows), "--svg", str(svg))
-    assert run("plot", *GPT, *arguments).exit_code == 0
+    assert run("plot", *asked, "--svg", str(svg)).exit_code == 0
     assert str(first.topology) in svg.read_text()
 
 

@@ -85,31 +85,23 @@ def test_a_decode_fit_of_two_parallel_sizes_misses_others_by_a_known_amount(kept
     assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES[tolerance]
 
 
-def test_the_kits_mi300x_latency_figures_equal_the_fit_of_published_points():
-    fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
-    assert fitted.decode.fixed_s == pytest.approx(FIGURES.decode.fixed_s, rel=0.01)
-    assert fitted.decode.bytes_factor == pytest.approx(FIGURES.decode.bytes_factor, rel=0.01)
-    assert fitted.prefill.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
-    assert FIGURES.decode.fit is not None
-    assert fitted.decode.fit is not None
-    assert fitted.decode.fit.unseen_size_error == pytest.approx(FIGURES.decode.fit.unseen_size_error, abs=0.001)
-    assert fitted.decode.fit.unseen_load_error == pytest.approx(FIGURES.decode.fit.unseen_load_error, abs=0.001)
-
-
-@pytest.mark.parametrize("product", ["H100", "H200"])
-def test_the_kits_latency_figures_of_other_gpus_equal_fits_of_published_points(product):
-    points, node = published(product), search_inputs.known_gpu(product)
+@pytest.mark.parametrize("product", ["MI300X", "H100", "H200"])
+def test_the_kits_latency_figures_equal_the_fit_of_published_points(product):
+    node = search_inputs.known_gpu(product)
     shipped = known_figures(MODEL, node.gpu)
-    unfitted = shipped.prefill.model_copy(update={"overhead_s": 0.0})
-    base = shipped.model_copy(update={"prefill": unfitted})
-    fitted = calibrate(points.kept_rows(), MODEL, node, base).figures
+    unfitted = shipped.model_copy(update={"prefill": shipped.prefill.model_copy(update={"overhead_s": 0.0})})
+    accepted = inspect(published(product).kept_rows(), RowLimits(latency_model_of(shipped, MODEL, node))).accepted
+    fitted = calibrate(accepted, MODEL, node, unfitted).figures
     for now, then in ((fitted.prefill.fit, shipped.prefill.fit), (fitted.decode.fit, shipped.decode.fit)):
         assert now is not None
         assert then is not None
         stated = (then.error, then.unseen_load_error, then.unseen_size_error)
         assert (now.error, now.unseen_load_error, now.unseen_size_error) == pytest.approx(stated, abs=0.001)
-    assert fitted.decode.fixed_s == pytest.approx(shipped.decode.fixed_s, rel=0.01)
-    assert fitted.prefill.compute_efficiency == pytest.approx(shipped.prefill.compute_efficiency, rel=0.01)
+    for factor in ("overhead_s", "compute_efficiency"):
+        assert getattr(fitted.prefill, factor) == pytest.approx(getattr(shipped.prefill, factor), rel=0.01)
+    for factor in ("fixed_s", "bytes_factor"):
+        assert getattr(fitted.decode, factor) == pytest.approx(getattr(shipped.decode, factor), rel=0.01)
+    assert set(fitted.measured_conditions().values()) == {shipped.conditions}
 
 
 @pytest.mark.parametrize("product", ["H100", "H200"])
@@ -214,15 +206,6 @@ def test_a_fit_of_rows_without_server_settings_says_that_these_are_unknown():
         "decode: conditions unknown: what the measured servers were started with beside their image is not told" in told
     )
     assert any(text.startswith("prefill: attention backend A") for text in told)
-
-
-@pytest.mark.parametrize("product", ["MI300X", "H100", "H200"])
-def test_fits_of_published_points_have_the_server_settings_in_the_kits_figures(product):
-    points, node = published(product), search_inputs.known_gpu(product)
-    shipped = known_figures(MODEL, node.gpu)
-    result = inspect(points.kept_rows(), RowLimits(latency_model_of(shipped, MODEL, node))).accepted
-    fitted = calibrate(result, MODEL, node, shipped).figures
-    assert set(fitted.measured_conditions().values()) == {shipped.conditions}
 
 
 def test_written_latency_figures_are_read_back_equal(tmp_path):

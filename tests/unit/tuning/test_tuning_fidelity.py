@@ -25,6 +25,10 @@ def measured(**changes):
     return row(**{"image": IMAGE, "requests": 64, "output_tokens_per_s": 4000.0, **changes})
 
 
+def rehearsed(**changes):
+    return measured(**{"basis": Basis.CALIBRATED, **changes})
+
+
 def held(*rows, fitted=(), rehearsed=(), findings=()):
     subject = FidelityContext(MODEL, SHAPE, KnownFigures(FIGURES.model_copy(update={"image": IMAGE}), fitted))
     inspection = Inspection((), tuple(findings))
@@ -44,28 +48,16 @@ def test_a_fidelity_case_has_the_relative_error_of_simulated_to_measured_through
 
 
 def test_a_rehearsal_of_the_same_load_is_shown_beside_its_measurement_but_no_bound():
-    rehearsed = measured(basis=Basis.CALIBRATED, image="vllm:9", output_tokens_per_s=4400.0)
-    (case,) = held(measured(), rehearsed=[rehearsed]).cases
+    (case,) = held(measured(), rehearsed=[rehearsed(image="vllm:9", output_tokens_per_s=4400.0)]).cases
     assert [item.error for item in case.rehearsed_figures] == pytest.approx([0.1, 0.1, 0.1])
     (case,) = held(measured(), rehearsed=[measured(basis=Basis.BOUND)]).cases
     assert case.rehearsed is None
 
 
 def test_a_rehearsal_without_a_measurement_of_its_load_is_a_separate_case():
-    rehearsed = measured(basis=Basis.CALIBRATED, concurrency=8)
-    cases = held(measured(), rehearsed=[rehearsed]).cases
+    cases = held(measured(), rehearsed=[rehearsed(concurrency=8)]).cases
     assert [case.standing for case in cases] == [Standing.HELD_OUT, Standing.REHEARSED]
     assert cases[1].rehearsed_figures == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [({"model": "llama"}, "it is of llama"), ({"basis": Basis.BOUND}, "a bound"), ({"arrival": "trace"}, "trace")],
-)
-def test_rehearsals_of_another_model_or_with_bounds_are_left_out_with_a_reason(changes, why):
-    result = held(rehearsed=[measured(**{"basis": Basis.CALIBRATED, **changes})])
-    assert result.cases == ()
-    assert why in str(result.omitted[0])
 
 
 def test_measurements_used_in_the_fit_are_also_predicted_by_a_fit_without_them():
@@ -90,15 +82,16 @@ def test_requests_that_queued_in_a_measurement_queue_in_its_simulation():
     ("changes", "why"),
     [
         ({"model": "llama"}, "it is of llama"),
-        ({"basis": Basis.BOUND}, "a bound is no measurement"),
+        ({"basis": Basis.BOUND}, "a bound"),
         ({"arrival": "trace"}, "trace"),
         ({"input_tokens": 1e8}, "doesn't fit its KV cache"),
         # A part of it is another load: under overload queues grow as long as it lasts.
         ({"requests": 60_000}, "60,000 requests would have to be simulated, at most 20,000 are"),
     ],
 )
-def test_measurements_left_out_of_a_fidelity_report_have_a_reason(changes, why):
-    result = held(measured(**changes))
+@pytest.mark.parametrize("role", ["measured", "rehearsed"])
+def test_measurements_and_rehearsals_left_out_of_a_fidelity_report_have_a_reason(role, changes, why):
+    result = held(measured(**changes)) if role == "measured" else held(rehearsed=[rehearsed(**changes)])
     assert result.cases == ()
     assert why in str(result.omitted[0])
 

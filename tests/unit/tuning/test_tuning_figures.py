@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_base.row import Basis
 from llmd_oke.catalogue.latency_figures import (
     LatencyFigures,
     figures_text,
@@ -102,12 +101,6 @@ def test_a_fit_in_which_sequences_or_layers_take_no_time_permits_only_measured_s
     fit = FIGURES.decode.fit.model_copy(update={"tensor_parallel_sizes": (1, 2)})
     asked, _ = confine(question(), decode(fixed_s={}, fit=fit), allow_extrapolation=True)
     assert {spread.kind for spread in asked.choices.spreads} == {"tp1", "tp2"}
-
-
-def test_a_model_without_latency_figures_gets_figures_with_the_basis_bound():
-    own, other = (known_figures(model, SHAPE.gpu) for model in (MODEL, MODEL.model_copy(update={"name": "other"})))
-    assert (own.basis, other.basis) == (Basis.CALIBRATED, Basis.BOUND)
-    assert (own.measured, other.measured) == (True, False)
 
 
 def test_forecasts_use_latency_figures_stored_in_the_project(tmp_path: Path):

@@ -54,17 +54,6 @@ def test_if_nothing_meets_the_targets_the_nearest_come_first_with_remedies_that_
     assert search(question("ttft=200,itl=8,qps=45", gpus=int(gpus.split()[0]))).best() is not None
 
 
-def test_a_context_longer_than_those_of_the_latency_fit_is_refused():
-    with pytest.raises(KitError, match=r"contexts of 4,224 tokens, measured up to 130"):
-        confine(question(), FIGURES, allow_extrapolation=False)
-
-
-def test_a_forecast_by_an_allowed_extrapolation_is_marked_as_extrapolated():
-    _, trust = confine(question(), FIGURES, allow_extrapolation=True)
-    assert trust.tag == "calibrated, extrapolated"
-    assert trust.decode_error == pytest.approx(0.119)
-
-
 def test_without_extrapolation_batches_stay_in_the_measured_range():
     asked, trust = confine(question(workload="64/64"), FIGURES, allow_extrapolation=False)
     assert asked.room.max_num_seqs == 256
