@@ -9,7 +9,7 @@ from llmd_tuner import search_inputs
 from llmd_tuner.latency import least_step_s
 from llmd_tuner.latency_models import latency_model_of
 from stack_files import existing_pool, model, stack, write
-from tuning_for_tests import MODEL, answer_of, bounds_of, prompts_row, row, run, tpot
+from tuning_for_tests import FIGURES, MODEL, answer_of, bounds_of, prompts_row, row, run, tpot
 
 GPT = ["--model", "gpt-oss-120b", "--gpus", "16", "--slo", "ttft=2000,itl=25,qps=20"]
 MI325X = search_inputs.known_gpu("MI325X")
@@ -123,7 +123,7 @@ def test_tune_match_accepts_published_measurements_of_a_chosen_gpu():
 def test_the_lower_bound_of_decode_latency_assumes_full_memory_bandwidth():
     figures = known_figures(MODEL, MI325X.gpu)
     assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.BOUND)
-    assert not figures.measured
+    assert (figures.measured, FIGURES.measured) == (False, True)
     step_s = latency_model_of(figures, MODEL, MI325X).decode_step_s(1, 1, 1)
     read = MODEL.work.dense_weight_gb + MODEL.work.expert_weight_gb * 4 / 128
     assert step_s == pytest.approx(read / 6000, rel=0.01)
