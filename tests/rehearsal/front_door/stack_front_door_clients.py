@@ -339,15 +339,13 @@ async def moved(units: Units, front: Front) -> dict[str, Any]:
             for answer in await asyncio.gather(*(client.ask(asks(GPT)) for _ in range(number))):
                 statuses[answer["status"]] += 1
 
-        async def drained() -> bool:
-            units.seen.clear()
-            await flow(20)
-            return not units.seen["1"]
-
         async def back() -> bool:
             units.seen.clear()
             await flow(20)
             return bool(units.seen["1"])
+
+        async def drained() -> bool:
+            return not await back()
 
         units.hold.clear()
         url = f"http://127.0.0.1:{FIRST_MODEL_PORT}/v1/completions"

@@ -57,16 +57,6 @@ def simulator(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) ->
     return f"http://{control}", log
 
 
-@pytest.fixture(scope="module")
-def ours(simulator: tuple[str, Path]) -> dict[str, str]:
-    return _simulated(*simulator, conformance().release)
-
-
-@pytest.fixture(scope="module")
-def newer_ours(simulator: tuple[str, Path]) -> dict[str, str]:
-    return _simulated(*simulator, conformance().newer)
-
-
 def _simulated(control: str, log: Path, version: str) -> dict[str, str]:
     """The addresses of a simulated vLLM, of one with the NIXL connector and of one with a draft."""
     addresses: dict[str, str] = {}
@@ -100,16 +90,6 @@ def other(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {**addresses, "nixl": addresses["plain"], "drafting": addresses["plain"]}
 
 
-@pytest.fixture(scope="module")
-def real(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return _on_processor(processes, tmp_path_factory, conformance().release)
-
-
-@pytest.fixture(scope="module")
-def newer_real(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return _on_processor(processes, tmp_path_factory, conformance().newer)
-
-
 def _on_processor(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory, version: str) -> dict[str, str]:
     """The addresses of vLLM on a processor, of one with the NIXL connector and of one with a draft."""
     vllm = need_real_vllm(version.removeprefix("v"))
@@ -131,10 +111,18 @@ def _on_processor(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module", params=[*SERVERS, "newer_ours", pytest.param("newer_real", marks=pytest.mark.nightly)])
-def asked(request: pytest.FixtureRequest) -> Asked:
+def asked(request: pytest.FixtureRequest, processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     name: str = request.param
     server: Server = next(known for known in SERVERS if name.endswith(known))
-    return Asked(server, name.startswith("newer_"), request.getfixturevalue(name))
+    newer = name.startswith("newer_")
+    version = conformance().newer if newer else conformance().release
+    match server:
+        case "ours":
+            return Asked(server, newer, _simulated(*request.getfixturevalue("simulator"), version))
+        case "real":
+            return Asked(server, newer, _on_processor(processes, tmp_path_factory, version))
+        case "other":
+            return Asked(server, newer, request.getfixturevalue("other"))
 
 
 @pytest.fixture(scope="module")

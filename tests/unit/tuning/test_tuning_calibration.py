@@ -1,6 +1,7 @@
 """The fit on published points: held-out errors within their tolerances, with and without the outlier, misses shown."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ from tuning_for_tests import (
 )
 
 TOLERANCES = tuning_values("tolerances")
+SEQUENCES, SIZE = attrgetter("sequences"), attrgetter("parallelism.tensor_parallel_size")
 
 
 def rows(kept):
@@ -47,14 +49,6 @@ def rows(kept):
 
 
 BOTH = pytest.mark.parametrize("kept", [True, False], ids=["without the outlier", "with the outlier"])
-
-
-@BOTH
-def test_a_decode_fit_of_three_concurrencies_predicts_the_others_within_tolerance(kept):
-    points = decode_points(rows(kept))
-    known = [point for point in points if point.sequences in {4, 32, 256}]
-    unseen = [point for point in points if point.sequences in {16, 64, 128}]
-    assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES["decode_unseen_loads"]
 
 
 @BOTH
@@ -74,14 +68,17 @@ def test_each_measured_load_and_size_is_predicted_from_the_others_within_toleran
 
 @BOTH
 @pytest.mark.parametrize(
-    ("sizes", "tolerance"),
-    [({1, 2}, "decode_sizes_1_and_2_predict_4_and_8"), ({2, 8}, "decode_sizes_2_and_8_predict_1_and_4")],
-    ids=["1 and 2", "2 and 8"],
+    ("by", "measured", "tolerance"),
+    [
+        pytest.param(SEQUENCES, {4, 32, 256}, "decode_unseen_loads", id="concurrency 4, 32 and 256"),
+        pytest.param(SIZE, {1, 2}, "decode_sizes_1_and_2_predict_4_and_8", id="size 1 and 2"),
+        pytest.param(SIZE, {2, 8}, "decode_sizes_2_and_8_predict_1_and_4", id="size 2 and 8"),
+    ],
 )
-def test_a_decode_fit_of_two_parallel_sizes_misses_others_by_a_known_amount(kept, sizes, tolerance):
+def test_a_decode_fit_of_some_loads_or_sizes_misses_the_others_by_a_known_amount(kept, by, measured, tolerance):
     points = decode_points(rows(kept))
-    known = [point for point in points if point.parallelism.tensor_parallel_size in sizes]
-    unseen = [point for point in points if point.parallelism.tensor_parallel_size not in sizes]
+    known = [point for point in points if by(point) in measured]
+    unseen = [point for point in points if by(point) not in measured]
     assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES[tolerance]
 
 
@@ -243,8 +240,7 @@ def exact(size, concurrency):
     return row(tensor_parallel_size=size, concurrency=concurrency, output_tokens_per_s=concurrency / step_s)
 
 
-LOADS = (4, 16, 64, 128, 256)
-ROWS = [exact(size, concurrency) for size in (1, 2) for concurrency in LOADS]
+ROWS = [exact(size, concurrency) for size in (1, 2) for concurrency in (4, 16, 64, 128, 256)]
 
 
 def test_a_measured_point_held_out_of_a_fit_does_not_influence_its_own_prediction():

@@ -72,9 +72,13 @@ def test_bench_without_a_successful_request_exits_with_1_and_the_failures_kind()
 
 @pytest.mark.parametrize(
     ("choice", "said"),
-    [([], "Give --stack or --url."), (["--url", "http://127.0.0.1:9", "--stack", "s"], "both say what to load")],
+    [
+        ([], "Give --stack or --url."),
+        (["--url", "http://127.0.0.1:9", "--stack", "s"], "both say what to load"),
+        (["--stack", "s", "--dry-run"], "Give --in-cluster too"),
+    ],
 )
-def test_bench_without_exactly_one_url_or_stack_is_refused(choice, said):
+def test_bench_refuses_missing_or_contradictory_options_for_what_to_load(choice, said):
     ran = run_bench("--shape", "closed:1", "--requests", "1", *choice)
     assert said in str(ran.exception)
 
@@ -145,11 +149,6 @@ def test_bench_leaves_output_files_unchanged_if_its_options_are_refused(url, tmp
     )
     assert isinstance(ran.exception, KitError)
     assert (output.read_text(), (tmp_path / "r").exists()) == ("an earlier run\n", False)
-
-
-def test_a_dry_run_of_bench_without_the_option_in_cluster_is_refused():
-    ran = run_bench("--shape", "closed:1", "--requests", "1", "--stack", "s", "--dry-run")
-    assert "Give --in-cluster too" in str(ran.exception)
 
 
 def test_bench_exits_with_1_and_names_unreadable_files_of_inference_perf(
