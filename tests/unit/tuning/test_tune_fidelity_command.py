@@ -22,23 +22,19 @@ def published_fixture(tmp_path_factory):
     return json.loads(result.stdout), folder
 
 
-def throughput(published):
-    """Output tokens/s of decode servers, by the standing of counted groups."""
-    return {
+def test_simulated_throughput_is_within_10_percent_in_and_outside_of_the_fit(published):
+    """5 % for points of the fit, 10 % for those left out of it: docs/how-to/compare-simulation-with-measurements.md."""
+    throughput = {
         group["standing"]: errors
         for group in published[0]["groups"]
         for errors in group["metrics"]
         if group["counted"] and (errors["subject"], errors["metric"]) == ("decode", "output_tokens_per_s")
     }
-
-
-def test_simulated_throughput_is_within_10_percent_in_and_outside_of_the_fit(published):
-    """5 % for points of the fit, 10 % for those left out of it: docs/how-to/compare-simulation-with-measurements.md."""
-    means = {standing: errors["mean_absolute_error"] for standing, errors in throughput(published).items()}
+    means = {standing: errors["mean_absolute_error"] for standing, errors in throughput.items()}
     assert means["in sample"] < 0.05
     assert means["left out"] < 0.10
     assert means["held out"] < 0.05
-    points = {standing: errors["points"] for standing, errors in throughput(published).items()}
+    points = {standing: errors["points"] for standing, errors in throughput.items()}
     assert points == {"in sample": 23, "held out": 4, "left out": 23}
 
 

@@ -238,10 +238,6 @@ def test_percentiles_of_a_histogram_do_not_fall_with_their_rank(values: list[flo
 HERE = StackModel("prod", None, TARGETS)
 
 
-def commands(**changes: float) -> list[str]:
-    return [item.command for item in advice(judged(**changes), as_forecast(**changes), HERE)]
-
-
 @pytest.mark.parametrize(
     ("changes", "suggested"),
     [
@@ -264,7 +260,8 @@ def commands(**changes: float) -> list[str]:
 def test_tune_watch_suggests_the_command_that_helps_against_what_does_not_hold(
     changes: dict[str, float], suggested: list[str]
 ):
-    assert commands(**changes) == suggested
+    given = advice(judged(**changes), as_forecast(**changes), HERE)
+    assert [item.command for item in given] == suggested
 
 
 def test_many_observed_prefix_cache_hits_are_an_option_of_suggested_tune_rank():

@@ -2,7 +2,7 @@
 
 import pytest
 from llmd_base.errors import KitError
-from llmd_tuner.matching import DecodePoint, Match, MatchingSettings, match, matches
+from llmd_tuner.matching import DecodePoint, MatchingSettings, match, matches
 from llmd_tuner.row_filters import RowLimits, inspect
 from tuning_for_tests import LATENCY, published, tuning_values
 
@@ -13,17 +13,11 @@ GOLDEN = [
 ]
 
 
-def published_matches() -> dict[tuple[int, float], Match]:
-    accepted = inspect(published().rows(), RowLimits(LATENCY)).accepted
-    return {
-        (item.decode.gpus, item.decode.concurrency): item for item in matches(accepted, MatchingSettings(4096, 256))
-    }
-
-
 def test_all_24_published_ratios_of_prefill_to_decode_servers_are_reproduced_exactly():
+    accepted = inspect(published().rows(), RowLimits(LATENCY)).accepted
     reproduced = [
-        (size, concurrency, item.prefill_gpus, item.gpus, round(item.tpsg))
-        for (size, concurrency), item in published_matches().items()
+        (item.decode.gpus, item.decode.concurrency, item.prefill_gpus, item.gpus, round(item.tpsg))
+        for item in matches(accepted, MatchingSettings(4096, 256))
     ]
     assert len(reproduced) == 24
     assert sorted(reproduced) == sorted(GOLDEN)

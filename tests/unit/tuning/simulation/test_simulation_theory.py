@@ -18,11 +18,6 @@ def wait_s(result):
     return result.row.ttft_ms.mean / 1000 - unloaded_prefill_s(LATENCY, PROMPT)
 
 
-def little_in_flight(arrivals_per_s, time_in_system_s):
-    """Requests in a system on average: L = lambda W. Little, Operations Research 9, 1961."""
-    return arrivals_per_s * time_in_system_s
-
-
 @pytest.mark.parametrize(
     ("servers", "utilization", "requests"), [(1, 0.4, 20_000), (1, 0.75, 20_000), (4, 0.6, 30_000)]
 )
@@ -55,7 +50,7 @@ def test_prompts_at_servers_picked_by_least_work_wait_as_in_an_m_d_c_queue(monke
 def test_prompts_at_servers_picked_by_fewest_requests_wait_between_m_d_c_and_m_d_1():
     rate = 0.75 * 4 / SERVICE_S
     four = deploy("agg-tp1-4r", policy="active", max_num_batched_tokens=PROMPT)
-    wait = wait_s(simulate(four, PROMPTS_ONLY, PoissonArrivals(rate), LATENCY, requests=10_000))
+    wait = wait_s(simulate(four, PROMPTS_ONLY, PoissonArrivals(rate), LATENCY, seeds=[0], requests=10_000))
     assert mdc_wait_s(rate, SERVICE_S, 4) < wait < mdc_wait_s(rate / 4, SERVICE_S, 1)
 
 
@@ -69,14 +64,13 @@ def test_prompts_that_arrive_evenly_below_capacity_never_wait():
 @pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp2-8r"])
 def test_littles_law_holds_in_the_steady_part_of_a_run(topology):
     """Requests in flight, their rate and their time in the system are counted apart from each other; and the batch that
-    decode servers kept over the run, from their rate and the decode time of a request.
+    decode servers kept over the run, from their rate and the decode time of a request. Operations Research 9, 1961.
     """
     result = simulate(deploy(topology), GUIDE, PoissonArrivals(30), LATENCY, seeds=[0], duration_s=250)
     row = result.row
-    expected = little_in_flight(row.achieved_requests_per_s, row.e2e_ms.mean / 1000)
-    assert row.concurrency == pytest.approx(expected, rel=0.02)
+    assert row.concurrency == pytest.approx(row.achieved_requests_per_s * row.e2e_ms.mean / 1000, rel=0.02)
     if "decode" in result.use:
-        batch = little_in_flight(row.achieved_requests_per_s, row.tpot_ms.mean / 1000 * 256) / 4
+        batch = row.achieved_requests_per_s * row.tpot_ms.mean / 1000 * 256 / 4
         assert result.use["decode"].batch == pytest.approx(batch, rel=0.03)
 
 
