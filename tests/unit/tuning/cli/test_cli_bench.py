@@ -50,10 +50,8 @@ def test_bench_shows_a_sweep_of_loads_and_writes_its_rows(url, tmp_path):
     requests = read_lines((tmp_path / "requests.jsonl").read_text().splitlines())
     assert sorted((stage, record.index) for stage, record in requests) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     rows = read_rows(tmp_path / "rows.jsonl")
-    assert [(row.concurrency, row.gpus_counted, row.basis) for row in rows] == [
-        (1, 8, Basis.CALIBRATED),
-        (2, 8, Basis.CALIBRATED),
-    ]
+    told = [(row.concurrency, row.gpus_counted, row.basis) for row in rows]
+    assert told == [(1, 8, Basis.CALIBRATED), (2, 8, Basis.CALIBRATED)]
 
 
 def test_bench_json_has_each_load_stage_and_the_health_of_the_load_generator(url):
@@ -155,7 +153,6 @@ def test_bench_exits_with_1_and_names_unreadable_files_of_inference_perf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     unread = StoredLoad(ReadResults(rejected=(Rejection("stage_0.json", None, "has no figures"),)))
-
     monkeypatch.setattr(load, "with_tool", lambda *_: unread)
     asked = ["--stack", "guide", "--project", str(PROJECT), "--shape", "constant:4", "--duration", "5"]
     ran = run_bench(*asked, "--tool", "inference-perf", "--reports", str(tmp_path))
