@@ -66,14 +66,8 @@ def stack_fixture(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(connections, "resolve", here)
     monkeypatch.setattr(cluster_access, "is_reachable", lambda host, _port: host == HOST)
     monkeypatch.setenv(bench.TOKEN_VARIABLE, "secret-token")
-    there = {
-        "mode": "existing",
-        "provider": "agentgateway",
-        "name": "shared",
-        "namespace": "gateways",
-        "uncheckedRequests": "accepted",
-    }
-    return plan(model(router={"mode": "gateway"}), gateway=there)
+    there = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+    return plan(model(router={"mode": "gateway"}), gateway={**there, "uncheckedRequests": "accepted"})
 
 
 async def sent(monkeypatch: pytest.MonkeyPatch, stack: Plan, door: Door, authority: Path | None) -> RequestRecord:

@@ -176,6 +176,10 @@ def _groups(plan: Plan) -> Iterable[tuple[str, dict[str, str], int, dict[str, st
         yield "front-door-v", own, 2, {"envoy": planned["envoy"]}, 0
 
 
+def _ignore(request: object, client_address: object) -> None:
+    """Clients that no longer listen are part of tests."""
+
+
 @contextmanager
 def served(cluster: StackCluster, folder: Path) -> Generator[Path]:
     """Serve a cluster; return a kubeconfig for it."""
@@ -186,6 +190,7 @@ def served(cluster: StackCluster, folder: Path) -> Generator[Path]:
         return HttpAnswer(status, text.encode(), {"Content-Type": kind})
 
     with http_server(answer) as server:
+        server.handle_error = _ignore
         yield kubeconfig(folder, address_of(server))
 
 
