@@ -238,6 +238,26 @@ def test_gpu_pools_are_created_after_the_api_server_answers_and_after_other_pool
     assert (answered.type, answered.deleted_with) == ("kubernetes:core/v1:ConfigMap", cluster.urn)
 
 
+def test_the_node_gate_runs_on_the_system_pool_and_waits_for_nodes_with_all_devices(whole: Rendered):
+    job = whole.resource(JOB, "mi300x-gate-job")
+    pod = job.inputs["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == [
+        "--selector=oke.oraclecloud.com/pool.name=mi300x",
+        "--nodes=$(NODES)",
+        "--device=amd.com/gpu=8",
+        "--device=nvidia.com/sriov-rdma-vf=8",
+        "--rdma-states=/apis/sriovnetwork.openshift.io/v1/namespaces/nvidia-network-operator/sriovnetworknodestates",
+        "--timeout-s=5400",
+    ]
+    assert whole.kubernetes("ConfigMap", "node-gate-mi300x")["data"]["nodes"] == "9"
+    assert pod["nodeSelector"] == {"oke.oraclecloud.com/pool.name": "system"}
+    assert job.inputs["spec"]["backoffLimit"] == 0
+    limit = int(job.timeouts["create"].removesuffix("s"))
+    assert 5400 < job.inputs["spec"]["activeDeadlineSeconds"] <= limit
+
+
+NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}
 STATES = {"apiGroups": ["sriovnetwork.openshift.io"], "resources": ["sriovnetworknodestates"], "verbs": ["list"]}
 
 
@@ -249,6 +269,15 @@ def test_pools_and_node_gates_check_rdma_devices_only_if_pods_get_virtual_functi
         assert (STATES in stack.kubernetes("ClusterRole", "llmd-oke-node-gate-mi300x")["rules"]) == in_pods
         (container,) = stack.resource(JOB, "mi300x-gate-job").inputs["spec"]["template"]["spec"]["containers"]
         assert any(argument.startswith("--rdma-states=") for argument in container["args"]) == in_pods
+
+
+def test_the_node_gate_may_only_read_nodes_and_the_state_of_their_rdma_devices(whole: Rendered):
+    role = whole.kubernetes("ClusterRole", "llmd-oke-node-gate-mi300x")
+    assert role["rules"] == [NODES, STATES]
+    (subject,) = whole.kubernetes("ClusterRoleBinding", "llmd-oke-node-gate-mi300x")["subjects"]
+    job = whole.resource(JOB, "mi300x-gate-job").inputs
+    account = job["spec"]["template"]["spec"]["serviceAccountName"]
+    assert (subject["name"], subject["namespace"]) == (account, job["metadata"]["namespace"])
 
 
 def test_the_node_gate_runs_again_for_another_pool_size_but_not_for_other_labels(rendered: Any):
@@ -411,6 +440,15 @@ def test_kubelets_have_the_pools_topology_manager_policy_unless_rdma_is_disabled
     }
     assert arguments("sriov-vf") == with_rdma
     assert arguments("none") == {**with_rdma, "usual": []}
+
+
+@pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
+def test_self_managed_nodes_use_the_best_effort_topology_manager_policy_too(rendered: Any, launch: str):
+    stack = rendered(cluster_layer(pool={"launch": launch}))
+    texts = json.dumps([resource.inputs for resource in stack.resources])
+    scripts = [base64.b64decode(data).decode() for data in re.findall(r'"user_data": "([^"]+)"', texts)]
+    assert all("--topology-manager-policy=best-effort" in script for script in scripts if "nvme-raid" in script)
+    assert [script for script in scripts if "nvme-raid" in script]
 
 
 TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}

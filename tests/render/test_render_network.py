@@ -117,6 +117,11 @@ def test_private_subnets_reach_oracle_services_and_the_internet_through_gateways
     assert gateway.inputs["services"] == [{"serviceId": "ocid1.service.oc1.iad.all"}]
 
 
+def test_public_subnets_reach_the_internet_through_the_internet_gateway():
+    (route,) = rendered_network(**PUBLIC).resource(ROUTES, "net-public-routes").inputs["routeRules"]
+    assert (route["destination"], route["networkEntityId"]) == ("0.0.0.0/0", "id-of-net-internet-gateway")
+
+
 @pytest.mark.parametrize(
     ("changes", "gateways"),
     [
@@ -180,6 +185,31 @@ def test_every_security_rule_is_declared_in_its_security_group_and_deleted_with_
         group = rendered.resource(GROUP, f"net-{expected[name].group.replace('_', '-')}-nsg")
         assert resource.inputs["networkSecurityGroupId"] == f"id-of-{group.name}"
         assert resource.deleted_with == group.urn
+
+
+def test_security_lists_of_subnets_allow_only_traffic_that_security_groups_cannot():
+    rendered = rendered_network(**EVERYTHING)
+    own = {"bastion", "load-balancers", "public-load-balancers", "workers"}
+    for matches in rendered.of_type(SUBNET):
+        role = matches.name.removeprefix("net-").removesuffix("-subnet")
+        name = f"net-{role}-security-list" if role in own else "net-default-security-list"
+        assert matches.inputs["securityListIds"] == [f"id-of-{name}"]
+
+
+def test_the_bastion_service_reaches_the_api_server_and_nothing_else():
+    matches = rendered_network().resource(LIST, "net-bastion-security-list").inputs
+    (egress,) = matches["egressSecurityRules"]
+    (ingress,) = matches["ingressSecurityRules"]
+    port = {"min": 6443, "max": 6443}
+    assert (egress["destination"], egress["protocol"], egress["tcpOptions"]) == ("10.140.0.0/29", "6", port)
+    assert (ingress["source"], ingress["protocol"], ingress["tcpOptions"]) == ("10.140.0.128/27", "6", port)
+
+
+def test_security_rules_that_the_cluster_adds_for_its_services_are_kept():
+    for role in ("load-balancers", "public-load-balancers", "workers"):
+        matches = rendered_network(**EVERYTHING).resource(LIST, f"net-{role}-security-list")
+        assert not {"ingressSecurityRules", "egressSecurityRules"} & set(matches.inputs)
+        assert {"ingressSecurityRules", "egressSecurityRules"} <= set(matches.ignore_changes)
 
 
 def test_renaming_a_cluster_keeps_its_vcn():

@@ -179,6 +179,14 @@ def test_a_pool_does_not_cycle_its_nodes_by_default():
     assert "nodePoolCyclingDetails" not in node_pool().inputs
 
 
+def test_nodes_have_labels_of_their_pool_and_of_the_stack_file():
+    assert labels_of(node_pool(**MANAGED_OPTIONS)) == {
+        "amd.com/gpu": "true",
+        "oke.oraclecloud.com/pool.name": "mi300x",
+        "team": "a",
+    }
+
+
 @pytest.mark.parametrize("launch", list(Launch))
 def test_nodes_of_every_launch_mode_register_with_their_taints(launch: Launch):
     made = pool(launch=launch, taints=[{"key": "team", "value": "a", "effect": "NoExecute"}])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from created_cluster import NETWORK, cluster_layer, created
+from created_cluster import cluster_layer, created
 from llmd_oke.catalogue.operations import oci_resources as oci_resources_of_the_catalogue
 from llmd_oke.cluster.gpu_pool import Launch
 from llmd_oke.testing import Declared, Rendered
@@ -79,17 +79,14 @@ def test_the_kits_list_of_taggable_resources_equals_the_oci_plug_ins_schema():
 
 
 def tagged(rendered: Any, launch: Launch, **tags: Any) -> list[Declared]:
-    """Return what a stack with tags, or with others, creates in OCI, with a bit of everything, and with a network of
-    its own where pools are plain.
-    """
+    """Return what a stack with tags, or with others, creates in OCI, with a bit of everything."""
     kind = "lustre" if launch is Launch.CLUSTER_NETWORK else "file-storage"
     changes: dict[str, Any] = {
         "rdma": "none" if launch is Launch.PLAIN else "sriov-vf",
         "storage": {"modelCache": {"kind": kind}},
         "cpuPools": [{"name": "routers", "size": 1}],
     }
-    own = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}, "publicLoadBalancers": True}
-    network = own if launch is Launch.PLAIN else NETWORK
+    network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}, "publicLoadBalancers": True}
     style = "classic" if launch is Launch.PLAIN else "identity-domain"
     cluster: dict[str, Any] = {"network": network, "iam": {"homeRegion": "us-phoenix-1", "style": style}}
     return oci_resources(
