@@ -257,6 +257,11 @@ def test_the_node_gate_runs_on_the_system_pool_and_waits_for_nodes_with_all_devi
     assert 5400 < job.inputs["spec"]["activeDeadlineSeconds"] <= limit
 
 
+def test_the_last_log_lines_of_a_failed_node_gate_are_its_pods_termination_message(whole: Rendered):
+    (container,) = whole.resource(JOB, "mi300x-gate-job").inputs["spec"]["template"]["spec"]["containers"]
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}
 STATES = {"apiGroups": ["sriovnetwork.openshift.io"], "resources": ["sriovnetworknodestates"], "verbs": ["list"]}
 
@@ -409,6 +414,16 @@ def test_a_shared_file_system_is_created_if_the_model_cache_is_kept_on_one(rende
     (target,) = stack.of_type("oci:FileStorage/mountTarget:MountTarget")
     assert target.inputs["availabilityDomain"] == "Uocm:US-ASHBURN-AD-1"
     assert stack.of_type("llmd-oke:index:ModelCache")
+
+
+def test_file_storage_can_be_mounted_only_from_the_nodes_subnet_and_privileged_ports(rendered: Any):
+    cache = {"modelCache": {"kind": "file-storage"}}
+    stack = rendered(network_layer(storage=cache))
+    workers = stack.resource("oci:Core/subnet:Subnet", "network-workers-subnet")
+    (export,) = stack.of_type("oci:FileStorage/export:Export")
+    (option,) = export.inputs["exportOptions"]
+    assert option["source"] == workers.inputs["cidrBlock"]
+    assert option["requirePrivilegedSourcePort"] is True
 
 
 @pytest.mark.parametrize(("kind", "mounts"), [("file-storage", True), ("lustre", False)])

@@ -33,6 +33,17 @@ def test_a_shared_model_cache_is_filled_by_one_pod(cached, storage):
     assert "affinity" not in spec["template"]["spec"]
 
 
+def test_servers_load_weights_from_the_nodes_disks_without_network_access(cached):
+    stack = cached(NODE_DISK)
+    assert volume(stack, DECODE)["hostPath"] == {"path": "/mnt/nvme/models", "type": "DirectoryOrCreate"}
+    container = vllm(stack, DECODE)
+    assert env(container)["HF_HUB_OFFLINE"] == "1"
+    assert env(container)["HF_HOME"] == "/model-cache"
+    assert "--served-model-name=openai/gpt-oss-120b" in container["args"]
+    (cache,) = [mount for mount in container["volumeMounts"] if mount["name"] == "model-cache"]
+    assert cache == {"name": "model-cache", "mountPath": "/model-cache", "readOnly": True}
+
+
 def test_every_server_pod_checks_its_model_weights_in_an_init_container_first(cached):
     stack = cached(NODE_DISK)
     first = ["prewarm-owner", "prewarm"]

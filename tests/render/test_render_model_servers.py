@@ -23,6 +23,12 @@ def test_every_gpu_of_a_pod_has_a_virtual_function_and_a_network_interface(rehea
         assert {(network["namespace"], network["name"]) for network in networks} == {("default", "sriov-rdma-vf")}
 
 
+def test_servers_get_the_capability_to_lock_memory_and_no_other(rehearsal):
+    context = vllm(rehearsal, DECODE)["securityContext"]
+    assert context["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK", "SYS_NICE"]}
+    assert context["allowPrivilegeEscalation"] is False
+
+
 def test_servers_request_the_virtual_functions_of_clusters_made_by_oci_hpc_oke(varied):
     cluster = existing_cluster(identifier="theirs", virtualFunctions="oci-hpc-oke")
     theirs = varied({"cluster": cluster})
@@ -65,12 +71,49 @@ def test_resource_requests_of_eight_servers_with_one_gpu_each_fit_a_node(guide):
     assert int(requests["memory"].removesuffix("Gi")) * 8 < 2048
 
 
+def test_the_decode_sidecar_listens_on_port_8000_and_vllm_behind_it_on_8200(rehearsal):
+    (sidecar,) = pod(rehearsal, DECODE)["spec"]["initContainers"]
+    assert [port["containerPort"] for port in sidecar["ports"]] == [8000]
+    assert {"--port=8000", "--model-server-port=8200"} <= set(sidecar["args"])
+    container = vllm(rehearsal, DECODE)
+    assert "--port=8200" in container["args"]
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"vllm": 8200, "nixl": 5600}
+
+
 @pytest.mark.parametrize("name", [PREFILL, AGGREGATED])
 def test_servers_without_a_sidecar_listen_on_port_8000(rehearsal, baseline, name):
     stack = rehearsal if name == PREFILL else baseline
     assert "initContainers" not in pod(stack, name)["spec"]
     assert "--port=8000" in vllm(stack, name)["args"]
     assert vllm(stack, name)["ports"][0]["containerPort"] == 8000
+
+
+def test_the_sidecar_is_a_native_sidecar_container_with_the_releases_flags(rehearsal, guide):
+    for stack in (rehearsal, guide):
+        (sidecar,) = pod(stack, DECODE)["spec"]["initContainers"]
+        assert sidecar["restartPolicy"] == "Always"
+        assert sidecar["image"].startswith("ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.10.0")
+        assert {"--kv-connector=nixlv2", "--secure-proxy=false", "--prefill-max-retries=2"} <= set(sidecar["args"])
+        assert sidecar["securityContext"]["runAsNonRoot"] is True
+
+
+def test_probes_of_a_server_query_vllm_itself_and_not_the_sidecar(rehearsal):
+    container = vllm(rehearsal, DECODE)
+    startup, live, ready = (container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 3600
+    assert {probe["httpGet"]["port"] for probe in (startup, live, ready)} == {"vllm"}
+    assert (live["httpGet"]["path"], live["periodSeconds"], live["timeoutSeconds"], live["failureThreshold"]) == (
+        "/health",
+        10,
+        5,
+        3,
+    )
+    assert (ready["httpGet"]["path"], ready["periodSeconds"], ready["timeoutSeconds"], ready["failureThreshold"]) == (
+        "/health",
+        5,
+        2,
+        3,
+    )
 
 
 def test_every_volume_mount_of_a_server_refers_to_a_volume_of_its_pod(stack):
@@ -156,6 +199,12 @@ def test_servers_select_nodes_of_the_shape_and_tolerate_their_taint(stack):
         assert spec["tolerations"] == [
             {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
         ]
+
+
+def test_server_pods_mount_no_service_account_token(rehearsal):
+    spec = pod(rehearsal, DECODE)["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("model-server", False)
+    assert rehearsal.kubernetes("ServiceAccount", "model-server")["automountServiceAccountToken"] is False
 
 
 def test_each_role_has_a_disruption_budget_for_its_own_pods(rehearsal):

@@ -305,6 +305,15 @@ BASTION = "oci:Bastion/bastion:Bastion"
 CLIENTS = {"bastion_client_cidrs": ["203.0.113.0/24"]}
 
 
+def test_a_bastion_is_created_in_its_subnet_for_the_given_client_ranges():
+    rendered = rendered_network(**CLIENTS)
+    (bastion,) = rendered.of_type(BASTION)
+    assert bastion.inputs["targetSubnetId"] == "id-of-net-bastion-subnet"
+    assert bastion.inputs["clientCidrBlockAllowLists"] == ["203.0.113.0/24"]
+    assert bastion.inputs["maxSessionTtlInSeconds"] == 10_800
+    require_known_arguments([bastion])
+
+
 def test_a_bastions_name_has_only_letters_and_digits():
     (bastion,) = rendered_network(**CLIENTS, display_name="Prod-1 West").of_type(BASTION)
     assert bastion.inputs["name"] == "Prod1WestBastion"

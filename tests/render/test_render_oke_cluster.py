@@ -72,6 +72,24 @@ def test_both_supported_oci_plug_in_versions_know_every_argument_of_a_cluster(ch
     require_known_arguments([cluster(**changes)])
 
 
+def test_a_cluster_is_enhanced_and_private_by_default():
+    assert cluster().inputs == {
+        "name": "prod",
+        "freeformTags": {"llmd-oke/stack": "llmd-oke/test"},
+        "type": "ENHANCED_CLUSTER",
+        "compartmentId": "compartment",
+        "kubernetesVersion": "v1.34.2",
+        "vcnId": "vcn",
+        "clusterPodNetworkOptions": [{"cniType": "OCI_VCN_IP_NATIVE"}],
+        "endpointConfig": {"subnetId": "api", "isPublicIpEnabled": False, "nsgIds": ["api-nsg"]},
+        "options": {
+            "openIdConnectDiscovery": {"isOpenIdConnectDiscoveryEnabled": True},
+            "persistentVolumeConfig": {"freeformTags": {"llmd-oke/stack": "llmd-oke/test"}},
+            "serviceLbConfig": {"freeformTags": {"llmd-oke/stack": "llmd-oke/test"}},
+        },
+    }
+
+
 def test_outputs_of_a_cluster_contain_its_private_endpoint():
     mocks = Oke()
     outputs = oke(mocks).outputs

@@ -201,6 +201,16 @@ def test_nodes_of_every_launch_mode_set_up_disks_and_huge_pages(launch: Launch):
     assert "vm.nr_hugepages = %s\\n' 1024" in text
 
 
+def test_metadata_of_managed_nodes_has_the_api_server_and_disables_legacy_imds():
+    metadata = node_pool().inputs["nodeMetadata"]
+    known = {key: value for key, value in metadata.items() if key not in {"user_data", "llmd-oke-cloud-init"}}
+    assert known == {
+        "apiserver_host": "10.140.0.5",
+        "areLegacyImdsEndpointsDisabled": "true",
+        "oke-kubeproxy-proxy-mode": "ipvs",
+    }
+
+
 @pytest.mark.parametrize("launch", list(Launch))
 def test_only_self_managed_nodes_have_the_clusters_address_in_their_metadata(launch: Launch):
     self_managed = launch in {Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES}
@@ -223,6 +233,20 @@ def test_with_an_overlay_network_nodes_reserve_no_pod_addresses(launch: Launch):
         (managed,) = made.of_type(NODE_POOL)
         network = managed.inputs["nodeConfigDetails"]["nodePoolPodNetworkOptionDetails"]
         assert network == {"cniType": "FLANNEL_OVERLAY"}
+
+
+def test_self_managed_instances_configure_their_rdma_network_at_boot():
+    made = pool(launch=Launch.COMPUTE_CLUSTER_INSTANCES)
+    configuration = pool(launch=Launch.CLUSTER_NETWORK).resource(CONFIGURATION, "mi300x-instance-configuration")
+    of_network = configuration.inputs["instanceDetails"]["launchDetails"]["agentConfig"]
+    of_instance = made.resource(INSTANCE, "mi300x-instance-0").inputs["agentConfig"]
+    assert of_network == of_instance
+    states = {plugin["name"]: plugin["desiredState"] for plugin in of_instance["pluginsConfigs"]}
+    assert list(states) == sorted(states)
+    assert states["Compute HPC RDMA Authentication"] == "ENABLED"
+    assert states["Compute HPC RDMA Auto-Configuration"] == "ENABLED"
+    assert states["OS Management Service Agent"] == "DISABLED"
+    assert not of_instance["areAllPluginsDisabled"]
 
 
 def test_instances_share_a_compute_cluster_and_alternate_between_fault_domains():

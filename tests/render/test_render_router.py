@@ -137,6 +137,13 @@ def test_envoy_configmaps_of_two_copies_of_a_model_have_different_names(varied):
         }
 
 
+def test_envoy_logs_only_warnings_and_has_a_limited_number_of_threads(rehearsal):
+    (envoy,) = [c for c in pod(rehearsal, EPP)["spec"]["containers"] if c["name"] == "envoy-proxy"]
+    assert envoy["args"][envoy["args"].index("--log-level") + 1] == "warn"
+    assert envoy["args"][envoy["args"].index("--concurrency") + 1] == "8"
+    assert envoy["resources"]["requests"] == {"cpu": "4", "memory": "8Gi"}
+
+
 def test_envoy_listens_on_the_target_port_of_the_services(rehearsal):
     bootstrap = yaml.safe_load(rehearsal.kubernetes("ConfigMap", "gpt-oss-120b-envoy")["data"]["envoy.yaml"])
     ports = {
@@ -160,6 +167,29 @@ def test_an_inferencepool_selects_only_the_prefill_and_decode_pods_of_its_model_
         if m["kind"] == "Deployment" and selects(chosen, m["spec"]["template"]["metadata"]["labels"])
     }
     assert {without_hash(name) for name in hit} == {"gpt-oss-120b-0-prefill", "gpt-oss-120b-0-decode"}
+
+
+def test_the_inferencepool_names_its_picker_and_port_8000_of_both_roles(rehearsal):
+    spec = rehearsal.kubernetes("InferencePool", "gpt-oss-120b")["spec"]
+    assert spec["targetPorts"] == [{"number": 8000}]
+    assert without_hash(spec["endpointPickerRef"]["name"]) == EPP
+    assert spec["endpointPickerRef"]["port"]["number"] == 9002
+    ports = {port["name"]: port["port"] for port in rehearsal.kubernetes("Service", EPP)["spec"]["ports"]}
+    assert ports == {"grpc-ext-proc": 9002, "http-metrics": 9090, "http": 80}
+
+
+def test_router_pods_meet_the_restricted_standard_and_lack_the_label_of_servers(rehearsal):
+    template = pod(rehearsal, EPP)
+    assert without_hash(template["metadata"]["labels"]["llmd-oke/unit"]) == "gpt-oss-120b"
+    assert "llm-d.ai/inference-serving" not in template["metadata"]["labels"]
+    assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert template["spec"]["securityContext"]["runAsNonRoot"]
+    for container in template["spec"]["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
 
 
 def test_router_pods_are_created_after_their_config_and_before_their_service(rehearsal):
@@ -221,6 +251,19 @@ def test_envoy_removes_client_headers_that_name_servers_before_it_calls_the_pick
         assert picking["typed_config"]["failure_mode_allow"] is False
 
 
+def test_two_pickers_elect_a_leader_and_both_pods_are_ready(rehearsal):
+    deployment = rehearsal.kubernetes("Deployment", EPP)["spec"]
+    assert deployment["replicas"] == 2
+    assert "--ha-enable-leader-election" in picker(rehearsal)["args"]
+    assert picker(rehearsal)["readinessProbe"]["grpc"]["service"] == "liveness"
+    leases = [
+        rule
+        for rule in rehearsal.kubernetes("Role", f"{EPP}-leader-election")["rules"]
+        if "leases" in rule["resources"]
+    ]
+    assert {"get", "create", "update"} <= set(leases[0]["verbs"])
+
+
 def test_envoy_calls_the_picker_that_is_leader_through_a_headless_address(rehearsal):
     (cluster,) = [item for item in bootstrap(rehearsal)["static_resources"]["clusters"] if item["name"] == "ext_proc"]
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
@@ -229,6 +272,14 @@ def test_envoy_calls_the_picker_that_is_leader_through_a_headless_address(rehear
     assert endpoint["address"]["socket_address"]["address"] == name
     assert pickers["spec"]["clusterIP"] == "None"
     assert endpoint["health_check_config"]["port_value"] in [port["port"] for port in pickers["spec"]["ports"]]
+
+
+def test_one_of_two_router_pods_may_be_evicted_and_they_spread_over_nodes(rehearsal):
+    budget = rehearsal.kubernetes("PodDisruptionBudget", EPP)["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert selects(budget["selector"]["matchLabels"], pod(rehearsal, EPP)["metadata"]["labels"])
+    (constraint,) = pod(rehearsal, EPP)["spec"]["topologySpreadConstraints"]
+    assert constraint["topologyKey"] == "kubernetes.io/hostname"
 
 
 def test_a_terminating_router_pod_has_time_to_finish_its_answers(rehearsal):
