@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from created_cluster import cluster_layer
 from llmd_oke.testing import Rendered
+from stack_files import COMPARTMENT, TENANCY
 
 BUDGET: dict[str, Any] = {
     "monthlyAmount": 400_000,
@@ -19,9 +20,23 @@ Render = Callable[..., Rendered]
 
 @pytest.fixture
 def budgeted(rendered: Render) -> Rendered:
-    """A cluster with a budget, outside of its tenancy's home region."""
+    """A tagged cluster with a budget, outside of its tenancy's home region."""
+    tags = {"freeform": {"team": "a"}, "defined": {"Operations": {"CostCenter": "42"}}}
     elsewhere = {"iam": {"homeRegion": "us-phoenix-1", "domainUrl": "https://idcs-0.identity.oraclecloud.com:443"}}
-    return rendered(cluster_layer(budget=BUDGET, cluster=elsewhere))
+    return rendered(cluster_layer(budget=BUDGET, tags=tags, cluster=elsewhere))
+
+
+def test_a_budget_in_the_root_compartment_targets_the_clusters_compartment(budgeted: Rendered):
+    (budget,) = budgeted.of_type(BUDGET_TYPE)
+    assert {key: budget.inputs[key] for key in ("compartmentId", "targets", "targetType", "amount", "resetPeriod")} == {
+        "compartmentId": TENANCY,
+        "targets": [COMPARTMENT],
+        "targetType": "COMPARTMENT",
+        "amount": 400_000,
+        "resetPeriod": "MONTHLY",
+    }
+    assert budget.inputs["freeformTags"] == {"llmd-oke/stack": "llmd-oke/test", "team": "a"}
+    assert budget.inputs["definedTags"] == {"Operations.CostCenter": "42"}
 
 
 def test_each_budget_alert_is_a_rule_that_notifies_all_recipients(budgeted: Rendered):

@@ -16,6 +16,13 @@ def as_user(varied: Any) -> Rendered:
     return varied(engine=USER)
 
 
+@pytest.mark.parametrize("server", ["gpt-oss-120b-prefill", "gpt-oss-120b-decode"])
+def test_servers_run_as_the_configured_user_with_the_groups_of_the_gpu_devices(as_user: Rendered, server: str):
+    security = vllm(as_user, server)["securityContext"]
+    assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 1000)
+    assert pod(as_user, server)["spec"]["securityContext"]["supplementalGroups"] == [44, 109]
+
+
 def test_the_vllm_user_has_the_group_of_the_container_that_fills_the_model_cache(varied: Any):
     stack = varied(stack={"storage": CACHE}, engine=USER)
     (fills,) = [
@@ -38,6 +45,11 @@ def test_the_vllm_user_has_a_name_that_the_image_need_not_know(as_user: Rendered
     named = {item["name"]: item.get("value") for item in vllm(as_user, "gpt-oss-120b-decode")["env"]}
     assert named["USER"] == "llm-d"
     assert "USER" not in {item["name"] for item in vllm(rehearsal, "gpt-oss-120b-decode")["env"]}
+
+
+def test_without_a_configured_user_servers_run_as_the_user_of_their_image(rehearsal: Rendered):
+    assert "runAsUser" not in vllm(rehearsal, "gpt-oss-120b-decode")["securityContext"]
+    assert "supplementalGroups" not in pod(rehearsal, "gpt-oss-120b-decode")["spec"]["securityContext"]
 
 
 @pytest.mark.parametrize("user", [{"id": 0}, {"id": -1}, {"id": 1000, "groups": [-1]}, {}])

@@ -26,11 +26,28 @@ def volume(stack, deployment, name="model-cache"):
     return matches
 
 
+def test_with_node_disks_one_pod_for_each_node_fills_the_model_cache(cached):
+    spec = cached(NODE_DISK).kubernetes("Job", JOB)["spec"]
+    assert (spec["completions"], spec["parallelism"]) == (9, 9)
+    (term,) = spec["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+
+
 @pytest.mark.parametrize("storage", [FILE_STORAGE, LUSTRE])
 def test_a_shared_model_cache_is_filled_by_one_pod(cached, storage):
     spec = cached(storage).kubernetes("Job", JOB)["spec"]
     assert (spec["completions"], spec["parallelism"]) == (1, 1)
     assert "affinity" not in spec["template"]["spec"]
+
+
+def test_the_pre_warm_jobs_pods_run_on_gpu_nodes_without_a_gpu(cached):
+    spec = cached(NODE_DISK).kubernetes("Job", JOB)["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
+    assert spec["tolerations"] == [
+        {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
+    ]
+    assert "amd.com/gpu" not in spec["containers"][0]["resources"]["requests"]
 
 
 def test_servers_load_weights_from_the_nodes_disks_without_network_access(cached):

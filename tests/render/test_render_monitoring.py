@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from created_cluster import created
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.serving.monitoring import ModelMonitoringArgs, monitoring_manifests
 from llmd_oke.testing import Rendered
@@ -85,6 +86,18 @@ def _selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return selects(selector["matchLabels"], labels) and all(labels.get(row["key"]) in row["values"] for row in rows)
 
 
+def test_prometheus_rules_contain_the_latency_targets_of_the_models(watched: Rendered) -> None:
+    recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
+    (target,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:slo_ttft_seconds"]
+    assert (target["expr"], target["labels"]["llmd_oke_model"]) == ("vector(2)", "gpt-oss-120b")
+
+
+def test_prometheus_rules_record_the_price_of_a_gpu_as_a_series(watched: Rendered) -> None:
+    recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
+    (price,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:gpu_usd_per_hour"]
+    assert (price["expr"], price["labels"]) == ("vector(6)", {"namespace": "llm-d"})
+
+
 @pytest.mark.parametrize("version", ["v0.7.1", "v0.10.0"])
 def test_prometheus_rules_use_the_metric_names_of_the_releases_endpoint_picker(version: str) -> None:
     args: ModelMonitoringArgs = {"namespace": "llm-d", "disaggregated": True, "endpoint_picker": version}
@@ -133,3 +146,10 @@ def test_dashboards_are_small_and_have_the_label_that_grafana_selects(watched: R
         assert len(text) < 100_000
         assert "<namespace>" not in text
         assert all(panel["targets"] for panel in json.loads(text)["panels"])
+
+
+def test_a_prometheus_of_the_stack_has_a_pinned_chart_and_no_grafana_password(rendered: Vary) -> None:
+    installed = rendered(created(monitoring="install"))
+    (release,) = [r for r in installed.of_type("kubernetes:helm.sh/v3:Release") if r.name == "prometheus-release"]
+    assert (release.inputs["chart"], release.inputs["version"]) == ("kube-prometheus-stack", "87.2.1")
+    assert release.inputs["values"]["grafana"]["adminPassword"] == ""

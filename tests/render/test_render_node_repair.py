@@ -30,6 +30,19 @@ def test_no_node_repair_is_declared_by_default(rendered: Any):
     assert rules(rendered(cluster_layer())) == {}
 
 
+def test_node_repair_is_requested_by_a_label_that_makes_oke_drain_and_reboot(repaired: Rendered):
+    spec = rules(repaired)["llmd-oke-mi300x-reboot"].inputs["spec"]
+    assert spec == {
+        "actions": ["reboot"],
+        "maxParallelism": 1,
+        "nodeEvictionSettings": {"evictionGracePeriod": 5, "isForceActionAfterGraceDuration": True},
+        "nodeSelector": {
+            "matchTriggerLabel": {"oke.oraclecloud.com/node_operation": "reboot"},
+            "matchCustomLabels": {"oke.oraclecloud.com/pool.name": "mi300x"},
+        },
+    }
+
+
 def test_each_gpu_pool_has_repair_rules_for_reboot_and_boot_volume_replacement(repaired: Rendered):
     declared, pools = rules(repaired), ("mi300x", "other", "slow", "fast", "cycled")
     assert declared.keys() == {
@@ -47,6 +60,13 @@ def test_node_repair_drains_a_node_for_as_long_as_its_pool_does(repaired: Render
         assert spec["nodeEvictionSettings"]["evictionGracePeriod"] == minutes
     declared = repaired.resource("oci:ContainerEngine/nodePool:NodePool", f"{pool}-node-pool")
     assert declared.inputs["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == duration(minutes)
+
+
+def test_a_changed_repair_rule_replaces_the_former_one(repaired: Rendered):
+    """Neither can be changed (`self == oldSelf` of the definition)."""
+    rule = rules(repaired)["llmd-oke-mi300x-reboot"]
+    assert set(rule.replace_on_changes) == {"spec.nodeSelector", "spec.actions"}
+    assert rule.delete_before_replace
 
 
 def test_the_cluster_may_read_the_images_of_nodes_that_it_repairs(rendered: Any, repaired: Rendered):

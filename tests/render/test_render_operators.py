@@ -47,6 +47,18 @@ def test_helm_releases_have_the_same_timeout_as_their_pulumi_resource(helm_opera
     assert release.timeouts["delete"] == "900s"
 
 
+def test_operators_namespaces_allow_privileged_pods(helm_operator):
+    for name in ("cert-manager", "node-feature-discovery", "kube-amd-gpu"):
+        labels = helm_operator.kubernetes("Namespace", name)["metadata"]["labels"]
+        assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+def test_node_feature_discovery_tolerates_the_gpu_taint_beside_its_charts_own_taints(helm_operator):
+    values = helm_operator.resource(RELEASE, "node-feature-discovery-release").inputs["values"]
+    keys = [toleration["key"] for toleration in values["worker"]["tolerations"]]
+    assert keys == ["amd-dcm", "amd-gpu-unhealthy", "amd.com/gpu"]
+
+
 def test_the_amd_deviceconfig_is_created_after_the_operator_and_deleted_before_it(helm_operator):
     config = helm_operator.kubernetes_resource("DeviceConfig", "gpus")
     release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")

@@ -56,6 +56,13 @@ def test_scaling_queries_sum_over_the_servers_of_one_deployment(scaled):
     )
 
 
+def test_keda_triggers_do_not_take_missing_metrics_for_zero_load(scaled):
+    """KEDA takes an empty answer for 0 unless it is told otherwise."""
+    for name in (PREFILL, DECODE):
+        for trigger in spec(scaled, name)["triggers"]:
+            assert trigger["metadata"]["ignoreNullValues"] == "false"
+
+
 def test_the_address_of_prometheus_and_the_scaling_windows_can_be_configured(scaled, varied):
     other = varied(scaling={**SCALING, "prometheus": "http://here:9090", "scaleUpWindowS": 30, "scaleDownWindowS": 900})
 
@@ -66,6 +73,13 @@ def test_the_address_of_prometheus_and_the_scaling_windows_can_be_configured(sca
 
     assert told(other) == ["http://here:9090", 30, 900]
     assert told(scaled) == [scaling().prometheus, 0, 300]
+
+
+def test_servers_are_added_one_by_one_and_in_the_proportion_of_the_topology(scaled):
+    for name, pods in ((PREFILL, 2), (DECODE, 1)):
+        behavior = spec(scaled, name)["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        assert behavior["scaleUp"]["policies"] == [{"type": "Pods", "value": pods, "periodSeconds": 180}]
+        assert behavior["scaleDown"]["policies"] == [{"type": "Pods", "value": pods, "periodSeconds": 300}]
 
 
 def test_updates_ignore_the_replicas_of_autoscaled_deployments(scaled):

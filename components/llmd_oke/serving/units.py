@@ -555,7 +555,7 @@ def _triggers(role: str, args: ModelScalingArgs) -> list[dict[str, Any]]:
                 "serverAddress": args.get("prometheus") or facts.prometheus,
                 "query": _query(query, f"{args['unit']}-{follows}", args["namespace"]),
                 "threshold": f"{threshold * proportion:.12g}",
-                "ignoreNullValues": "false",  # KEDA would take an empty answer for 0
+                "ignoreNullValues": "false",
             },
         }
         for follows in (role, *others)
