@@ -75,6 +75,33 @@ def test_the_pre_warm_job_and_server_pods_run_the_same_download(cached):
     assert pod(stack, DECODE)["spec"]["initContainers"][:2] == [*job["initContainers"], *job["containers"]]
 
 
+@pytest.mark.parametrize("storage", [NODE_DISK, FILE_STORAGE, LUSTRE])
+def test_the_download_of_weights_never_runs_as_root_whatever_the_caches_storage(cached, storage):
+    spec = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 0,
+    }
+    assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+
+
+@pytest.mark.parametrize("storage", [NODE_DISK, LUSTRE])
+def test_the_container_that_sets_the_owner_of_the_model_cache_may_only_chown(cached, storage):
+    (owner,) = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]["initContainers"]
+    assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    assert (owner["securityContext"]["readOnlyRootFilesystem"], "env" in owner) == (True, False)
+
+
+def test_with_file_storage_the_pre_warm_job_has_no_init_container(cached):
+    """The export maps every user to the owner of the root folder."""
+    assert "initContainers" not in cached(FILE_STORAGE).kubernetes("Job", JOB)["spec"]["template"]["spec"]
+
+
 def test_the_configmap_of_each_pre_warm_program_is_its_own_pulumi_resource(cached):
     stack = cached(NODE_DISK)
     name = volume(stack, DECODE, "prewarm-program")["configMap"]["name"]
@@ -85,6 +112,12 @@ def test_the_pre_warm_program_is_mounted_from_a_configmap_named_after_its_conten
     stack = cached(NODE_DISK)
     name = volume(stack, DECODE, "prewarm-program")["configMap"]["name"]
     assert {"__main__.py", "__init__.py", "sources.py"} <= set(stack.kubernetes("ConfigMap", name)["data"])
+
+
+def test_the_pre_warm_job_gets_the_hugging_face_token_only_from_the_secret(rendered, cached):
+    (container,) = cached(NODE_DISK).kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
+    reference = {"name": "huggingface-token", "key": "token", "optional": True}
+    assert container["env"] == [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
 
 
 def test_a_models_pinned_commit_is_passed_to_the_pre_warm_job_and_server_pods(cached):
@@ -104,6 +137,48 @@ def test_servers_load_the_commit_in_the_catalogue_unless_weights_are_in_a_bucket
     assert not [argument for argument in vllm(stack, DECODE)["args"] if argument.startswith("--revision")]
 
 
+def test_weights_from_a_bucket_are_downloaded_by_a_link_that_is_in_a_secret(rendered, rehearsal, cached):
+    storage = {**NODE_DISK, "prewarm": {"source": "object-storage"}}
+    stack = cached(storage)
+    (container,) = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [
+        {"name": "MODEL_SOURCE_URL", "valueFrom": {"secretKeyRef": {"name": "model-source", "key": "url"}}}
+    ]
+
+
+def test_file_storage_is_mounted_with_its_csi_driver(cached):
+    stack = cached(FILE_STORAGE)
+    spec = stack.kubernetes("PersistentVolume", "llm-d-model-cache")["spec"]
+    assert spec["csi"] == {
+        "driver": "fss.csi.oraclecloud.com",
+        "volumeHandle": "ocid1.filesystem.oc1..f:10.0.0.9:/models",
+    }
+    assert spec["claimRef"] == {"namespace": "llm-d", "name": "model-cache"}
+    assert spec["accessModes"] == ["ReadWriteMany"]
+    assert spec["mountOptions"] == ["nconnect=16", "nosuid", "nodev"]
+    assert stack.kubernetes("PersistentVolumeClaim", "model-cache")["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": "llm-d-model-cache",
+        "resources": {"requests": spec["capacity"]},
+    }
+    assert spec["capacity"].keys() == {"storage"}
+    assert volume(stack, DECODE)["persistentVolumeClaim"] == {"claimName": "model-cache"}
+
+
+def test_lustre_is_mounted_with_its_csi_driver(cached):
+    spec = cached(LUSTRE).kubernetes("PersistentVolume", "llm-d-model-cache")["spec"]
+    assert spec["csi"]["driver"] == "lustre.csi.oraclecloud.com"
+    assert spec["csi"]["volumeHandle"] == "10.0.0.9@tcp:/models"
+    assert spec["csi"]["volumeAttributes"] == {"setupLnet": "true"}
+
+
+@pytest.mark.parametrize("storage", [FILE_STORAGE, LUSTRE])
+def test_volumes_with_model_weights_are_retained_when_the_stack_is_destroyed(cached, storage):
+    volume = cached(storage).kubernetes("PersistentVolume", "llm-d-model-cache")
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+
+
 def test_without_pre_warming_there_is_no_job_and_servers_download_their_weights(cached):
     stack = cached({**NODE_DISK, "prewarm": {"source": "none"}})
     jobs = [manifest["metadata"]["name"] for manifest in stack.manifests() if manifest["kind"] == "Job"]
@@ -119,6 +194,12 @@ def test_servers_wait_for_the_pre_warm_job_with_the_configured_time_limit(cached
     assert job.urn in unit.depends_on
     assert job.timeouts["create"] == "1500s"
     assert job.inputs["spec"]["activeDeadlineSeconds"] == 900
+
+
+def test_the_next_update_recreates_a_failed_pre_warm_job(cached):
+    job = cached(NODE_DISK).kubernetes_resource("Job", JOB)
+    assert job.inputs["metadata"]["annotations"] == {"pulumi.com/replaceUnready": "true"}
+    assert job.delete_before_replace
 
 
 @pytest.mark.parametrize("storage", [NODE_DISK, FILE_STORAGE, LUSTRE])
