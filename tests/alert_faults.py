@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -260,41 +260,35 @@ def wait(done: Callable[[set[str]], bool]) -> bool:
     return True
 
 
-@contextmanager
-def repeated(action: Callable[[int], object]) -> Generator[None]:
-    load = Repeated(action, threads=4)
-    load.begin()
-    yield
-    load.end()
-
-
 def main(name: str, folder: str) -> dict[str, Any]:
     stack, early, times = Stack(name, Path(folder)), set[str](), dict[str, list[float | None]]()
-    with repeated(stack.load):
-        time.sleep(HANDSHAKES_S)
-        until_s = time.monotonic() + SOUND_S
-        while time.monotonic() < until_s:
-            early |= firing()
-            time.sleep(0.5)
-        for group in stack.groups():
-            started_s, expected = time.monotonic(), {alert for plant in group for alert in plant.alerts}
-            seen = dict[str, float]()
+    load = Repeated(stack.load, threads=4)
+    load.begin()
+    time.sleep(HANDSHAKES_S)
+    until_s = time.monotonic() + SOUND_S
+    while time.monotonic() < until_s:
+        early |= firing()
+        time.sleep(0.5)
+    for group in stack.groups():
+        started_s, expected = time.monotonic(), {alert for plant in group for alert in plant.alerts}
+        seen = dict[str, float]()
 
-            def fired(now: set[str], seen: dict[str, float] = seen, started_s: float = started_s) -> set[str]:
-                for alert in now:
-                    seen.setdefault(alert, time.monotonic() - started_s)
-                return set(seen)
+        def fired(now: set[str], seen: dict[str, float] = seen, started_s: float = started_s) -> set[str]:
+            for alert in now:
+                seen.setdefault(alert, time.monotonic() - started_s)
+            return set(seen)
 
-            for plant in group:
-                plant.begin()
-            wait(lambda now, expected=expected, fired=fired: expected <= fired(now))
-            for plant in group:
-                plant.end()
-            ended_s = time.monotonic()
-            clear = wait(lambda now, expected=expected: not expected & now)
-            for alert in sorted(expected):
-                times[alert] = [seen.get(alert), time.monotonic() - ended_s if clear else None]
-            print(f"{group[0].alerts[0]} and others: {times}", file=sys.stderr, flush=True)
+        for plant in group:
+            plant.begin()
+        wait(lambda now, expected=expected, fired=fired: expected <= fired(now))
+        for plant in group:
+            plant.end()
+        ended_s = time.monotonic()
+        clear = wait(lambda now, expected=expected: not expected & now)
+        for alert in sorted(expected):
+            times[alert] = [seen.get(alert), time.monotonic() - ended_s if clear else None]
+        print(f"{group[0].alerts[0]} and others: {times}", file=sys.stderr, flush=True)
+    load.end()
     return {"early": sorted(early), "alerts": times}
 
 

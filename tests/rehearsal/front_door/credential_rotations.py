@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -55,16 +55,6 @@ class Known:
 
     key: str
     trust: ssl.SSLContext | bool = False
-
-
-@dataclass
-class Cost:
-    """Outcome of requests while something was rotated."""
-
-    sent: int
-    failures: list[str]
-    longest_gap_s: float
-    seconds: float
 
 
 @dataclass
@@ -122,8 +112,12 @@ class Load:
         """Return what became of the requests; the longest gap is the longest time without an answer."""
         at = sorted(self.answered_s)
         gaps = [later - earlier for earlier, later in pairwise(at)]
-        sent, seconds = len(at) + len(self.failures), at[-1] - at[0] if at else 0.0
-        return asdict(Cost(sent, self.failures, round(max(gaps, default=0.0), 3), round(seconds, 1)))
+        return {
+            "sent": len(at) + len(self.failures),
+            "failures": self.failures,
+            "longest_gap_s": round(max(gaps, default=0.0), 3),
+            "seconds": round(at[-1] - at[0] if at else 0.0, 1),
+        }
 
 
 async def answers(known: Known) -> set[int]:

@@ -40,15 +40,10 @@ def test_a_server_prefills_no_faster_than_it_loads_blocks_from_host_memory():
     assert prefill_server(slow, all_kept, Parallelism(1)).service_s == pytest.approx(slow.server(1).host_load_s(4096))
 
 
-def disaggregated():
-    prefill = prefill_server(LATENCY, WORKLOAD, Parallelism(1))
-    decode = decode_server(LATENCY, WORKLOAD, Parallelism(2), 256)
-    return Disaggregated([(prefill, decode)], WORKLOAD, LOOSENESS["token-load"])
-
-
 def loaded(prefill, decode, share):
     """Return servers as a fleet, with a share of the most that they carry."""
-    family, fleet = disaggregated(), fleet_of_counts([(prefill, decode, 1)])
+    servers = prefill_server(LATENCY, WORKLOAD, Parallelism(1)), decode_server(LATENCY, WORKLOAD, Parallelism(2), 256)
+    family, fleet = Disaggregated([servers], WORKLOAD, LOOSENESS["token-load"]), fleet_of_counts([(prefill, decode, 1)])
     return family, fleet, share * float(family.most_requests_per_s(fleet)[0])
 
 
