@@ -6,9 +6,7 @@ Run as the first process of a new network namespace; everything ends with it.
 import asyncio
 import json
 import ssl
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -32,6 +30,7 @@ from stack_front_door_clients import (
     Front,
     Units,
     asks,
+    main,
     models,
     public_set,
     token,
@@ -220,11 +219,5 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     return {**seen, "key_set": await rotated_key_set(Front(folder / "tokens", signed, program))}
 
 
-def main() -> None:
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=30)
-    with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(asyncio.run(observe(Path(folder), sys.argv[1]))))
-
-
 if __name__ == "__main__":
-    main()
+    main(observe)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -765,11 +765,12 @@ async def observe(folder: Path, program: str) -> dict[str, Any]:
     return seen
 
 
-def main() -> None:
+def main(observe: Callable[[Path, str], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+    """Print what is observed of the program of Envoy that is named, with a folder for it."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=30)
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(asyncio.run(observe(Path(folder), sys.argv[1]))))
 
 
 if __name__ == "__main__":
-    main()
+    main(observe)
