@@ -9,7 +9,7 @@ from llmd_tuner import search_inputs
 from llmd_tuner.latency import least_step_s
 from llmd_tuner.latency_models import latency_model_of
 from stack_files import existing_pool, model, stack, write
-from tuning_for_tests import FIGURES, MODEL, answer_of, bounds_of, prompts_row, row, run, tpot
+from tuning_for_tests import FIGURES, MODEL, answer_of, bounds_of, prompts_row, row, run, steps_row
 
 GPT = ["--model", "gpt-oss-120b", "--gpus", "16", "--slo", "ttft=2000,itl=25,qps=20"]
 MI325X = search_inputs.known_gpu("MI325X")
@@ -78,8 +78,7 @@ def test_tune_apply_refuses_a_gpu_on_which_the_model_was_never_measured(tmp_path
 def measured(step_share, size, batch):
     """A decode row of MI325X whose step takes so much of the least that its hardware allows."""
     step_s = least_step_s(bounds_of(MODEL, MI325X), batch, 4224, size) * step_share
-    own = {"gpu": "MI325X", "tensor_parallel_size": size, "gpus_counted": size, "concurrency": batch}
-    return row(**own, input_tokens=4096, tpot_ms=tpot(step_s * 1000))
+    return steps_row(size, batch, step_s, gpu="MI325X", input_tokens=4096)
 
 
 def test_tune_import_rejects_rows_above_the_hardware_bound_of_their_own_gpu(tmp_path):

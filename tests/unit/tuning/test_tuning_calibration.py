@@ -34,6 +34,7 @@ from tuning_for_tests import (
     prompts_row,
     published,
     row,
+    steps_row,
     tpot,
     tuning_values,
     unloaded_prefill_s,
@@ -113,12 +114,7 @@ def test_held_out_errors_of_fits_for_other_gpus_are_within_tolerances(product):
 
 def test_a_fit_of_generated_points_recovers_the_latency_model_behind_them():
     made = [
-        row(
-            tensor_parallel_size=size,
-            concurrency=batch,
-            input_tokens=4096,
-            tpot_ms=tpot(LATENCY.decode_step_s(batch, 4224, size) * 1000),
-        )
+        steps_row(size, batch, LATENCY.decode_step_s(batch, 4224, size), input_tokens=4096)
         for size in (1, 2, 4)
         for batch in (4, 32, 128)
     ]

@@ -16,7 +16,7 @@ from llmd_tuner.calibration import calibrate
 from llmd_tuner.confidence import confine
 from llmd_tuner.latency_models import unphysical
 from project_entries import write_entry
-from tuning_for_tests import FIGURES, MODEL, SHAPE, question, row, tpot
+from tuning_for_tests import FIGURES, MODEL, SHAPE, question, steps_row
 
 
 def decode(**factors: object) -> LatencyFigures:
@@ -30,13 +30,7 @@ def prefill(**factors: object) -> LatencyFigures:
 def flat_points(contexts=(130,)):
     """Steps whose time doesn't depend on what is read: the fit has nothing to tell bytes by."""
     return [
-        row(
-            tensor_parallel_size=size,
-            concurrency=batch,
-            input_tokens=context - 128,
-            output_tokens=256,
-            tpot_ms=tpot(4 + 0.05 * batch),
-        )
+        steps_row(size, batch, 0.004 + 0.00005 * batch, input_tokens=context - 128)
         for size in (1, 2)
         for batch in (4, 32, 128)
         for context in contexts

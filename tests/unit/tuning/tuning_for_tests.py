@@ -110,6 +110,12 @@ def server_row(spread: Parallelism, subject: str = "decode", **changes: object) 
     return row(subject, **{**told, **changes})
 
 
+def steps_row(size: int, batch: int, step_s: float, **changes: object) -> Row:
+    """Return a row of a server with this tensor parallel size that decodes `batch` sequences at a time."""
+    told = {"tensor_parallel_size": size, "gpus_counted": size, "concurrency": batch}
+    return row("decode", **{**told, "tpot_ms": tpot(step_s * 1000), **changes})
+
+
 def prompts_row(size: int = 2, **changes: object) -> Row:
     """Return a row of a server with this tensor parallel size that computes prompts of 4096 tokens one by one."""
     told = {"tensor_parallel_size": size, "gpus_counted": size, "input_tokens": 4096, "output_tokens": 1}
