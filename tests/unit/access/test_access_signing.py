@@ -64,7 +64,7 @@ def test_a_signers_text_form_reveals_no_secret(key: RSAPrivateKey):
 def test_the_key_id_is_read_from_an_oci_profile_or_is_the_token_of_its_session(
     oci_config: Path, key: RSAPrivateKey, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of a session by the file and the profile that variables of OCI's CLI name."""
+    """Variables of OCI's CLI name the file and the profile of a session."""
     signer = signing.api_key_signer(oci_config, "DEFAULT")
     assert signer.key_id == "ocid1.tenancy.oc1..t/ocid1.user.oc1..u/aa:bb"
     assert signer.private_key.private_numbers() == key.private_numbers()

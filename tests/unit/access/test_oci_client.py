@@ -107,7 +107,7 @@ DIGEST = bytes(range(32))
 
 
 def behind(status: int | None = 200, **headers: str) -> StoredFile:
-    """What is behind the link, in answers with this status; without one nobody answers."""
+    """Return the stored file behind the link, which is answered with this status; without one nobody answers."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         assert (request.method, str(request.url)) == ("HEAD", LINK)

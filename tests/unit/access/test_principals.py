@@ -66,7 +66,7 @@ class Authentication:
 
 @pytest.fixture(autouse=True)
 def quick_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions have shorter keys, which take less time to make."""
+    """Make sessions' keys shorter than OCI's SDK does, which takes less time."""
     monkeypatch.setattr(SessionKeySupplier.__init__, "__defaults__", (1024,))
 
 

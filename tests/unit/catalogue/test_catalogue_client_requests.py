@@ -1,4 +1,4 @@
-"""What clients may ask for. Fields and headers that are refused stand in the golden files of front doors."""
+"""Fields and headers that clients may send; golden files of front doors record those that are refused."""
 
 from llmd_oke.catalogue.client_requests import client_requests
 

@@ -94,7 +94,7 @@ def fill(folder: RunFolder, deployment: str, stage: RecipeStage, **changes: obje
 
 
 def api_error(status: int, message: str) -> ApiError:
-    """What lightkube raises where an API server refuses a request."""
+    """Return the error that lightkube raises if an API server refuses a request."""
     answer = {"code": status, "message": message}
     return ApiError(response=httpx2.Response(status, json=answer, request=httpx2.Request("GET", "http://a")))
 

@@ -24,9 +24,12 @@ CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 
 
 def test_an_update_that_replaces_a_pool_or_deletes_a_cluster_is_refused_with_causes():
-    preview = parse(document(replaced_pool(), step("delete", CLUSTER, "prod")))
+    changes = (replaced_pool(), step("delete", CLUSTER, "prod"))
+    for change in changes:
+        with pytest.raises(KitError):
+            refuse_losses(parse(document(change)))
     with pytest.raises(KitError) as refused:
-        refuse_losses(preview)
+        refuse_losses(parse(document(*changes)))
     cause = "nodeConfigDetails.computeClusterId changes from 'ocid1.old' to 'ocid1.new'"
     assert f"replace node pool prod-mi300x, because {cause}" in refused.value.message
     assert "delete cluster prod, because the stack file no longer has it" in refused.value.message

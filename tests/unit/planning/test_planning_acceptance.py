@@ -46,7 +46,7 @@ def test_node_acceptance_must_pass_on_as_many_nodes_as_servers_occupy_or_on_one(
 
 @pytest.mark.parametrize(("shape", "mtu_bytes"), [("BM.GPU.MI300X.8", 4220), ("BM.GPU.MI355X.8", 0)])
 def test_without_rdma_node_acceptance_tests_no_links_between_nodes(shape: str, mtu_bytes: int):
-    """Of the second shape no figures of its network are published."""
+    """No figures of the second shape's network are published."""
     (accepted,) = planned(created_pool(shape=shape), models=[model("agg-tp1-1r")], rdma="none").acceptance
     assert accepted.checks == ("gpus", "memory", "matrix-products", "disks")
     assert (accepted.limits.virtual_functions, accepted.limits.mtu_bytes) == (0, mtu_bytes)

@@ -400,7 +400,7 @@ def rows_of(choices, cidrs=None):
 
 
 def test_a_flannel_network_has_the_rules_of_a_vcn_native_one_but_for_those_of_pods():
-    """Those of VCN-native networks stand in golden files."""
+    """Golden files record the rules of VCN-native networks."""
     native = rows_of(NetworkChoices(**ALL_PARTS))
     assert len(set(native)) == len(native)
     without_pods = [row for row in native if "pods" not in {row[0], row[5]}]

@@ -33,7 +33,7 @@ READY = {"type": "Ready", "status": "True", "lastTransitionTime": LONG_AGO}
 
 
 def symptoms(run: Run, *options: str) -> list[Object]:
-    """What `llmd-oke status` reports as JSON."""
+    """Return the symptoms that `llmd-oke status` reports as JSON."""
     return json.loads(run("status", "--json", *options).stdout)["symptoms"]
 
 

@@ -44,7 +44,7 @@ def packed(run: Run, folder: Path, *options: str) -> dict[str, str]:
 
 
 def missing(files: dict[str, str]) -> dict[str, str]:
-    """Why the archive lacks files, by their paths."""
+    """Return the reason of each file that the archive lacks, by its path."""
     return {item["path"]: item["why"] for item in json.loads(files["manifest.json"])["missing"]}
 
 

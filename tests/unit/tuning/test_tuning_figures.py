@@ -56,7 +56,7 @@ def test_a_fitted_latency_factor_that_hardware_cannot_have_is_reported(figures, 
 
 @pytest.mark.parametrize(("gpu", "factors"), [("H100", ["bytes_factor"]), ("H200", ["bytes_factor"]), ("MI325X", [])])
 def test_the_kits_fitted_latency_figures_that_exceed_memory_bandwidth_are_reported(gpu, factors):
-    """Nothing was fitted for MI325X."""
+    """No factor was fitted for MI325X."""
     result = unphysical(known_figures(MODEL, search_inputs.known_gpu(gpu).gpu))
     assert [fault.factor.split()[0] for fault in result] == factors
 
