@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from created_cluster import created, with_network
+from created_cluster import cluster_layer, created, with_network
 from llmd_oke.catalogue.cluster import image_names
 from stack_files import DOMAIN, StackObject, existing_cluster, existing_pool, model, ocid, read, stack
 
@@ -123,17 +123,16 @@ CREATED: dict[str, StackObject] = {
     "CpuPool": CLUSTER,
     "GpuPool": CLUSTER,
     "Iam": CLUSTER,
-    "LeaderWorkerSetController": created(leaderWorkerSets="install"),
+    "LeaderWorkerSetController": cluster_layer(leaderWorkerSets="install"),
     "Network": CLUSTER,
-    "NodeFeatureDiscovery": created(
-        rdma="none", gpuStack="helm-operator", models=[model("agg-tp1-8r")]
-    ),  # an add-on brings it to an RDMA network
+    # To an RDMA network an add-on brings it.
+    "NodeFeatureDiscovery": cluster_layer(rdma="none", gpuStack="helm-operator"),
     "NodeGate": CLUSTER,
     "NodeImage": CLUSTER,
     "NodeRepair": CLUSTER,
     "OciMonitoring": CLUSTER,
     "OkeCluster": CLUSTER,
-    "PrometheusStack": created(monitoring="install"),
+    "PrometheusStack": cluster_layer(monitoring="install"),
     "RdmaNetwork": CLUSTER,
     "Storage": CLUSTER,
     "SystemPool": CLUSTER,

@@ -92,7 +92,7 @@ def of_operators() -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "sriovnetwork.openshift.io_sriovnetworkpoolconfigs", rdma_network.pool_config([shape])
 
 
-@pytest.mark.parametrize(("definition", "manifest"), of_operators())
+@pytest.mark.parametrize(("definition", "manifest"), [*of_operators()])
 def test_objects_of_operators_are_valid_by_their_crds(definition: str, manifest: Mapping[str, Any]):
     file = SHARED_DATA / "crds" / f"{definition}.yaml"
     validate_by_definition(manifest, file)
