@@ -106,11 +106,6 @@ def test_the_configmap_of_each_pre_warm_program_is_its_own_pulumi_resource(cache
     stack = cached(NODE_DISK)
     name = volume(stack, DECODE, "prewarm-program")["configMap"]["name"]
     assert f"model-cache-{name}" in {item.name for item in stack.of_type("kubernetes:core/v1:ConfigMap")}
-
-
-def test_the_pre_warm_program_is_mounted_from_a_configmap_named_after_its_content(cached):
-    stack = cached(NODE_DISK)
-    name = volume(stack, DECODE, "prewarm-program")["configMap"]["name"]
     assert {"__main__.py", "__init__.py", "sources.py"} <= set(stack.kubernetes("ConfigMap", name)["data"])
 
 

@@ -36,6 +36,9 @@ EVERYTHING = {
 FLANNEL = {"cni": "flannel"}
 ELSEWHERE = {"vcn_id": "ocid1.vcn.oc1.iad.v", "cidr": "10.0.0.0/16"}
 
+GROUPS = dict.fromkeys(NetworkChoices().group_roles, "group")
+"""Security groups that are there already: most resources of a network are rules of groups."""
+
 KNOWN = {}
 
 VARIANTS = [PRIVATE, PUBLIC, EVERYTHING, {**EVERYTHING, **FLANNEL}, ELSEWHERE]
@@ -56,10 +59,6 @@ def rendered_network(**changes):
 
 def subnet(rendered, role):
     return rendered.resource(SUBNET, f"net-{role}-subnet")
-
-
-def rule(rendered, name):
-    return rendered.resource(RULE, f"net-{name}").inputs
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
@@ -236,7 +235,7 @@ def test_an_existing_vcn_is_used_unchanged():
 
 
 def test_with_existing_route_tables_no_gateways_are_created():
-    rendered = rendered_network(**ELSEWHERE, route_table_ids={"private": "ocid1.routetable.oc1.iad.r"})
+    rendered = rendered_network(**ELSEWHERE, nsg_ids=GROUPS, route_table_ids={"private": "ocid1.routetable.oc1.iad.r"})
     assert not [resource for resource in rendered.resources if "Gateway" in resource.type]
     assert subnet(rendered, "workers").inputs["routeTableId"] == "ocid1.routetable.oc1.iad.r"
 
@@ -249,7 +248,7 @@ def test_existing_subnets_are_used_without_creating_rules_or_routes_for_them():
 
 @pytest.mark.parametrize("role", ["public_load_balancers", "bastion_host", "operator", "storage", "lustre", "bastion"])
 def test_existing_subnets_of_disabled_features_get_security_groups_except_bastions(role):
-    rendered = rendered_network(**ELSEWHERE, bastion=False, subnet_ids={role: f"subnet-{role}"})
+    rendered = rendered_network(**ELSEWHERE, bastion=False, nsg_ids=GROUPS, subnet_ids={role: f"subnet-{role}"})
     names = {resource.name for resource in rendered.of_type(GROUP)}
     assert (f"net-{role.replace('_', '-')}-nsg" in names) is (role != "bastion")
 
@@ -257,7 +256,8 @@ def test_existing_subnets_of_disabled_features_get_security_groups_except_bastio
 def test_rules_are_not_added_to_an_existing_security_group_but_may_refer_to_it():
     rendered = rendered_network(**ELSEWHERE, nsg_ids={"workers": "ocid1.networksecuritygroup.oc1.iad.w"})
     assert not [r.name for r in rendered.of_type(RULE) if r.name.startswith("net-workers-")]
-    assert rule(rendered, "api-ingress-tcp-6443-workers")["source"] == "ocid1.networksecuritygroup.oc1.iad.w"
+    own = rendered.resource(RULE, "net-api-ingress-tcp-6443-workers").inputs
+    assert own["source"] == "ocid1.networksecuritygroup.oc1.iad.w"
 
 
 def test_the_network_component_outputs_ids_only_of_parts_that_it_creates():
