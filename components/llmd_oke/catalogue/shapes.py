@@ -3,13 +3,24 @@
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    WithJsonSchema,
+    field_validator,
+)
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import EntryKind
 from llmd_oke.config.pools import Taint
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.values import Entry, entry_reader, follows_project
+
+GID_VARIABLE = "UCX_IB_GID_INDEX"
+"""Variable of UCX with the index of the address that an RDMA port sends from."""
 
 POOL_LABEL = "oke.oraclecloud.com/pool.name"
 """Node label with the name of the node's pool."""
@@ -128,6 +139,18 @@ class RdmaPorts(Entry):
     sriov: SriovPorts | None = None
     adapters: tuple[str, ...] = ()
     rccl: dict[str, str] = Field(default_factory=dict[str, str])
+
+    @field_validator("environment")
+    @classmethod
+    def _has_a_gid_index(cls, variables: dict[str, str]) -> dict[str, str]:
+        if not variables.get(GID_VARIABLE, "3").isdecimal():
+            raise ValueError(f"{GID_VARIABLE} is no number")
+        return variables
+
+    @property
+    def gid_index(self) -> int:
+        """Index of the address (GID) that a port sends from; 3 if the environment names none."""
+        return int(self.environment.get(GID_VARIABLE, "3"))
 
 
 class LocalDisks(Entry):

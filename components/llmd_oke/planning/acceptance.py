@@ -17,7 +17,6 @@ from llmd_oke.config.stack import AcceptanceConfig
 from llmd_oke.planning.model_plan import PlacedNode, PlannedPool
 from llmd_oke.planning.plan import PoolAcceptance
 
-GID_VARIABLE = "UCX_IB_GID_INDEX"
 TESTED_GPUS = "amd.com/gpu"
 """Resource name of the GPUs that the acceptance test supports: it uses ROCm's tools."""
 
@@ -74,7 +73,7 @@ def _limits(settings: AcceptanceConfig, shape: Shape, *, rdma: bool) -> NodeRequ
         known,
         shape,
         virtual_functions=shape.rdma.virtual_functions if rdma else 0,
-        gid_index=int(shape.rdma.environment.get(GID_VARIABLE, "3")),
+        gid_index=shape.rdma.gid_index,
         mtu_bytes=figures.mtu_bytes if figures else 0,
         link_gb_per_s=given.min_link_gb_per_s or known.least_link_share * line_rate_gb_per_s(shape),
         all_reduce_gb_per_s=all_reduce,

@@ -150,6 +150,13 @@ def test_a_shape_with_an_unknown_gpu_is_refused_with_the_known_ones(tmp_path: Pa
     assert told.accepted == "text: a GPU of values/gpus"
 
 
+def test_a_shape_whose_gid_index_is_no_number_is_refused(tmp_path: Path):
+    entry = kit_entry("shapes/BM.GPU.MI300X.8", name="BM.MINE")
+    entry["rdma"]["environment"]["UCX_IB_GID_INDEX"] = ""
+    told = problem(tmp_path, "shapes/BM.MINE", entry)
+    assert (told.path, "UCX_IB_GID_INDEX is no number" in told.why) == ("rdma.environment", True)
+
+
 def test_an_invalid_gpu_entry_is_not_reported_again_for_the_shape_that_uses_it(tmp_path: Path):
     write_entry(tmp_path, "shapes/BM.MINE", kit_entry("shapes/BM.GPU.MI300X.8", name="BM.MINE", gpu="MI999"))
     told = problem(tmp_path, "gpus/MI999", kit_entry("gpus/MI300X", product="MI999", memory_gib=0))
