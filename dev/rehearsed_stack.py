@@ -193,7 +193,9 @@ def _get(client: httpx2.Client, path: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run an operation of the engine in this process, which may be killed, or list the objects in the local cluster."""
+    """Run an operation of the Pulumi engine on a rehearsed stack in this process, so that it can be killed, or list the
+    objects in the local cluster.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--project", type=Path)
     parser.add_argument("--stack")

@@ -53,10 +53,10 @@ class StoredRun:
 
     @cached_property
     def found(self) -> ReadResults:
-        """Read the rows of the run's files, and collect the invalid lines.
+        """Result rows in the files of this benchmark run, and the lines of these files that aren't valid rows.
 
         Raises:
-            KitError: the store does not answer.
+            KitError: the file store does not answer.
         """
         names = (name for name in self.files if name.endswith(f"/{ROWS_FILE}"))
         return reduce(add, (parse_rows(self.store.read(name), name) for name in names), ReadResults())

@@ -70,7 +70,7 @@ class TimeV01(_Lenient):
 
 
 class MetricsV01(_Lenient):
-    """Figures of a run, in a report of version 0.1."""
+    """Metrics of a benchmark run, as in version 0.1 of llm-d's benchmark report."""
 
     time: TimeV01
     requests: RequestsV01

@@ -41,7 +41,7 @@ class MatchingSettings:
 
 @dataclass(frozen=True)
 class Match:
-    """Decode servers with the prefill servers that keep up with them."""
+    """Number of decode servers at one load, and the number of prefill servers that keep them busy."""
 
     decode: DecodePoint
     decode_replicas: int

@@ -265,8 +265,8 @@ def _once_named(key: str, right: Manifest, job_metadata: pulumi.Output[ObjectMet
 
 
 def rights_of(job: str) -> dict[str, Manifest]:
-    """Return the roles and bindings of one acceptance Job, which may start pods in its namespace, taint nodes, and
-    remove its own bindings, by the suffixes of their resource names.
+    """Return the roles and bindings of one acceptance Job by the suffixes of their resource names. The Job may start
+    pods in its namespace, taint nodes, and remove its own bindings.
 
     Args:
         job: name of the Job; the bindings have the same name (`llmd_pods.acceptance.binding_names`).

@@ -165,8 +165,8 @@ class Operations:
         return record
 
     def update(self, id_: str, state: JsonObject, request: ResourceRequest) -> JsonObject:
-        """Change an OCI resource, wait until it is active, and return its state for the engine. The inputs may be
-        unchanged after a failed update.
+        """Change an OCI resource, wait until it is active, and return its state for the engine. After an update that
+        failed, the engine may ask for the same update again, with inputs that equal the recorded ones.
 
         Raises:
             OperationRefusal: OCI refused the request; nothing was changed.

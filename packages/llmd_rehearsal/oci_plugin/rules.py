@@ -119,10 +119,10 @@ class ServiceRequest:
         return subnet
 
     def refuse_same_name(self, key: str, code: str = "Conflict") -> None:
-        """Check that no other resource of the same type and compartment has the same name.
+        """Check that no other resource of the same type and compartment has the same name, which is in the input `key`.
 
         Raises:
-            ServiceError: another resource has the name.
+            ServiceError: another resource has the name; the error has OCI's error code `code`.
         """
         name, compartment = self.inputs.get(key), self.inputs.get("compartmentId")
         for other in self.others():

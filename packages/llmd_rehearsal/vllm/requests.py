@@ -106,8 +106,14 @@ class Generation:
 def json_object(body: bytes, content_type: str, *, since_0_30: bool = False) -> Mapping[str, Any]:
     """Return the JSON object in the body of a request.
 
+    Args:
+        body: the request's body.
+        content_type: the request's `Content-Type`, which must be `application/json`.
+        since_0_30: whether to answer as vLLM 0.30 and later versions do, which refuse a list or a number as body.
+
     Raises:
-        ErrorAnswer: the body isn't a JSON object: status 400, or 500 for other JSON, which vLLM 0.26 doesn't check for.
+        ErrorAnswer: with status 400 for another type and for a body that isn't JSON; for JSON other than an object
+            with status 400 if `since_0_30`, otherwise with 500, because vLLM fails there.
     """
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise malformed(["Unsupported Media Type: Only 'application/json' is allowed"], None)

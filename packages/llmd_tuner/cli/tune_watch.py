@@ -82,11 +82,14 @@ class WatchOptions:
         }
 
     def pace(self, time_scale: float) -> ReadingIntervals:
-        """Return the interval between two readings of counters, and the total time, which is one interval with
-        `--once`.
+        """Return the seconds between two readings of counters and the seconds in all; with `--once` there are two
+        readings, and both are the same.
+
+        Args:
+            time_scale: seconds of wall time for each second of a rehearsed server's time; 1 for a deployed stack.
 
         Raises:
-            KitError: the total is shorter than an interval, or was given for two readings.
+            KitError: `--for` is shorter than `--every`, or was given together with `--once`.
         """
         if self.once and self.duration:
             raise KitError("--once and --for exclude each other.", "Two readings are --every apart.")

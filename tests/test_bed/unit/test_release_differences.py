@@ -31,7 +31,7 @@ def test_kubernetes_objects_that_only_one_of_two_llm_d_releases_has_are_summariz
     assert "InferencePool gpt-oss-120b: spec.appProtocol" in output
 
 
-def test_no_difference_is_listed_for_a_stacks_own_release_or_a_stack_without_routers():
+def test_a_rehearsal_of_the_own_release_or_without_routers_lists_no_differences():
     assert release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.9.0")) == ()
     plain = {"topology": "agg-tp1-8r", "router": {"mode": "none"}}
     assert release_differences(plan("llm-d-0.9.0", **plain), plan("llm-d-0.6.0", **plain)) == ()

@@ -175,7 +175,7 @@ def test_a_baseline_of_another_model_or_evaluation_is_refused(what):
         judge(result(), 0.5, result(**{what: "other"}))
 
 
-def test_an_evaluation_result_is_read_back_as_written_and_a_file_that_is_none_named(tmp_path):
+def test_an_evaluation_result_is_read_as_written_and_any_other_file_is_refused(tmp_path):
     written = result("1101", examples=("recall-1: 'seven'",), unanswered=1)
     file = write_result(written, tmp_path)
     assert read_result(file) == written

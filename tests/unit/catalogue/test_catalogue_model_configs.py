@@ -153,7 +153,7 @@ ALL_LAYERS = {"model_type": "mistral", "use_sliding_window": None, "max_window_l
     ],
     ids=["all layers without a list of their kinds", "disabled", "all but every sixth layer"],
 )
-def test_layers_with_a_sliding_window_are_those_that_the_config_gives_one(changes: dict, windows: SlidingWindow | None):
+def test_layers_have_a_sliding_window_if_the_config_gives_them_one(changes: dict, windows: SlidingWindow | None):
     assert compute_model(config_of("qwen3-32b", **changes)).architecture.sliding_window == windows
 
 

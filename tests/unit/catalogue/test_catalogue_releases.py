@@ -66,7 +66,7 @@ def test_an_override_changes_only_the_parts_of_a_release_that_it_names():
 
 
 @by_release
-def test_no_release_sets_flags_that_end_pickers_quick_reduce_or_an_aiter_folder(release: catalogue.Release):
+def test_no_release_sets_flags_at_which_pickers_exit_quick_reduce_or_aiter_folders(release: catalogue.Release):
     text = (values_folder() / "releases" / f"{release.name}.yaml").read_text()
     for flag in ("queued-requests-metric", "running-requests-metric", "cache-usage-percentage-metric", "-info-metric"):
         assert flag not in text

@@ -210,7 +210,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
 DIGIT = Question("--digit", "A digit", lambda text: None if text in {"7", "8"} else "seven or eight")
 
 
-def test_an_invalid_answer_is_asked_for_again_and_offers_are_chosen_by_number(
+def test_init_asks_again_after_an_invalid_answer_and_offers_choices_by_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     typed(monkeypatch, "nine", "7", "2", "")

@@ -64,7 +64,7 @@ def test_rebuild_changes_no_state_before_it_is_confirmed(calls: list[str]):
     assert "stack import" not in calls
 
 
-def test_a_rebuild_ends_like_its_update_and_its_json_has_losses_archive_and_result(calls: list[str]):
+def test_a_rebuild_whose_update_fails_exits_with_1_and_reports_losses_as_json(calls: list[str]):
     ended = invoke("--yes", "--archive", "before.tar.gz")
     assert (ended.exit_code, calls[-2:]) == (1, ["stack import", "up"])
     assert Path("before.tar.gz").is_file()

@@ -243,7 +243,7 @@ def test_connections_to_pods_are_renewed_only_if_the_pods_change(reader: tuple[R
     assert {reading.endpoint.pod for reading in read().readings} == {"a", "b"}
 
 
-def test_a_deployments_load_and_percentiles_are_observed_by_its_counters():
+def test_a_deployments_load_and_percentiles_are_computed_from_its_metrics():
     seen = watched([unit(100), unit(140), unit(200)])[-1]
     assert (seen.answered, seen.duration_s) == (100, 20.0)
     assert seen.requests_per_s == pytest.approx(5.0)

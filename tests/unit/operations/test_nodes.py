@@ -255,7 +255,7 @@ def test_outdated_nodes_of_a_pool_are_drained_and_replaced_one_by_one(of_oci: ty
 
 
 @OF_OCI
-def test_a_node_of_a_pool_that_cannot_be_drained_is_kept(of_oci: type[NetworkOfOci]):
+def test_a_pools_node_that_cannot_be_drained_is_kept(of_oci: type[NetworkOfOci]):
     oci = of_oci("old", "new", "new")
     oci.cluster.pods, oci.cluster.kept = [pod("decode-0", "node-ocid1.instance.0")], {"decode-0"}
     with pytest.raises(KitError, match="Pods of inst-0-mi300x have not ended"):

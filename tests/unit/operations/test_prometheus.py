@@ -40,7 +40,7 @@ def test_an_instant_query_yields_one_point_for_each_series() -> None:
     assert (seen[0].method, seen[0].url.params["query"]) == ("GET", 'up{pod=~"a|b"}')
 
 
-def test_a_range_has_all_points_a_scalar_no_labels_and_an_empty_result_no_series() -> None:
+def test_ranges_scalars_and_empty_results_of_prometheus_are_parsed() -> None:
     rows = [{"metric": {}, "values": [[1, "1"], [2, "3"]]}]
     (series,) = query_range(URL, "x", start_s=1, end_s=2, step_s=1, http=answering(result("matrix", rows)))
     assert series.points == ((1.0, 1.0), (2.0, 3.0))

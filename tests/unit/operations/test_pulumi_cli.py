@@ -136,7 +136,7 @@ def test_a_signal_is_handled_by_the_kit_after_the_child_has_ended(monkeypatch: p
     assert handled == [TERM]
 
 
-def test_a_child_process_gets_signals_of_its_start_but_none_that_its_group_got(monkeypatch: pytest.MonkeyPatch):
+def test_a_child_process_gets_early_signals_but_none_that_its_group_got(monkeypatch: pytest.MonkeyPatch):
     assert waited_for(monkeypatch, TERM, TERM, alone=False).told == []
     assert waited_for(monkeypatch, INT, at_start=TERM).told == [TERM]
 

@@ -170,7 +170,7 @@ def test_the_new_digest_of_a_moved_image_tag_is_locked_only_on_request():
     assert f"digest: {THREE}\n    source: ghcr.io, 2026-11-21" in taken.text
 
 
-def test_a_locked_digest_is_kept_if_its_registry_gives_none_and_a_missing_one_named():
+def test_a_locked_digest_stays_unless_its_registry_says_that_the_image_is_missing():
     gone = RegistryError(Refusal.UNREACHABLE, "ghcr.io does not answer.")
     update = after({A: gone, B: gone})
     assert update.text == LOCK

@@ -151,7 +151,7 @@ def test_after_old_servers_are_deleted_the_new_preview_is_judged_again():
     assert not [words for words in cli.asked if words.startswith("up")]
 
 
-def test_without_yes_pulumi_asks_and_without_a_bound_preview_it_saves_no_plan():
+def test_pulumi_asks_unless_told_yes_and_an_unbound_update_follows_no_saved_plan():
     cli = Cli(document())
     progress = Listener()
     updates.update(cli.pulumi, PLAN, progress, lambda _: True, yes=True, allow_replace=False, bound=False)

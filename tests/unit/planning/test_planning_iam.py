@@ -205,7 +205,7 @@ def test_a_network_in_another_compartment_needs_permissions_there_and_of_autosca
         assert "cluster-autoscaler-network-elsewhere" not in needs.nodes
 
 
-def test_additional_iam_permissions_are_granted_by_name():
+def test_iam_grants_add_the_policy_statements_of_the_named_permissions():
     assert needs_of(iam={"grants": ["ocir", "oci-metrics"]}).cluster[-2:] == ("ocir", "oci-metrics")
     assert needs_of(iam={"grants": ["file-storage"]}).nodes == ("file-storage",)
 

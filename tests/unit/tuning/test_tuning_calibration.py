@@ -76,7 +76,7 @@ def test_each_measured_load_and_size_is_predicted_from_the_others_within_toleran
         pytest.param(SIZE, {2, 8}, "decode_sizes_2_and_8_predict_1_and_4", id="size 2 and 8"),
     ],
 )
-def test_a_decode_fit_of_some_loads_or_sizes_misses_the_others_by_a_known_amount(kept, by, measured, tolerance):
+def test_a_decode_fit_of_some_loads_predicts_the_others_with_a_known_error(kept, by, measured, tolerance):
     points = decode_points(rows(kept))
     known = [point for point in points if by(point) in measured]
     unseen = [point for point in points if by(point) not in measured]

@@ -39,7 +39,7 @@ def finding(row, rule):
     return RowFinding(row, rule, "rejected", "why")
 
 
-def test_a_fidelity_case_has_the_relative_error_of_simulated_to_measured_throughput():
+def test_a_fidelity_case_reports_the_relative_error_of_simulated_throughput():
     (case,) = held(measured()).cases
     assert case.standing is Standing.HELD_OUT
     assert {item.metric.name: item.error for item in case.figures}["tpsg"] == pytest.approx(

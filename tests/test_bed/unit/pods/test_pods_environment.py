@@ -144,7 +144,7 @@ def test_references_to_variables_in_commands_are_expanded_as_in_kubernetes(text:
         (["c"], ["$(A)"], ["c", "1"]),
     ],
 )
-def test_a_command_replaces_an_images_entrypoint_and_arguments(
+def test_a_containers_command_replaces_its_images_entrypoint_and_arguments(
     command: Any, arguments: Any, expected: list[str]
 ) -> None:
     assert resolve_argv(command, arguments, ["/ep", "$(A)"], ["image-arg"], {"A": "1"}) == expected

@@ -69,7 +69,7 @@ def test_go_on_path_is_preferred_to_the_python_packages(cache, script, packaged_
     assert golang.find_go(tools_folder() / "etcd", packaged, "") == on_path
 
 
-def test_the_python_packages_go_script_on_path_is_not_the_machines_go(cache, script, path, packaged_go, monkeypatch):
+def test_the_go_script_of_a_python_package_on_path_is_not_used_as_go(cache, script, path, packaged_go, monkeypatch):
     script("go", FITS)
     monkeypatch.setattr(golang.sysconfig, "get_path", lambda _: str(path))
     expected = packaged_go(FITS)

@@ -43,7 +43,7 @@ def test_a_model_of_a_family_without_a_tiny_version_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k2-instruct"])
-def test_models_with_latent_attention_are_refused_for_vllm_026_in_its_words(name: str) -> None:
+def test_models_with_latent_attention_are_refused_for_vllm_0_26_in_vllms_words(name: str) -> None:
     with pytest.raises(KitError, match="no multi-head latent attention on processors"):
         tiny_model(known(name), "0.26.0")
 

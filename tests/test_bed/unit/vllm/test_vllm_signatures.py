@@ -65,7 +65,7 @@ def test_doctor_recognizes_prefill_and_decode_servers_with_different_settings(se
     assert fired("\n".join(decode.log)) == {"nixl-transfer-fails", "nixl-versions-differ"}
 
 
-def test_doctor_recognizes_a_decode_server_crash_over_a_new_prefill_server(serve):
+def test_doctor_recognizes_a_decode_server_crash_caused_by_a_new_prefill_server(serve):
     fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
     decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
     first, second = (serve("--kv-transfer-config", NIXL, host=f"10.244.1.{index}") for index in range(2))

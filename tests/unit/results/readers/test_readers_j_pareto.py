@@ -85,7 +85,7 @@ def test_broken_runs_in_a_j_pareto_log_are_named_by_line_and_others_are_read(tmp
     assert all(lines[item.line - 1].startswith("BENCH_RUN: ") for item in result.rejected)
 
 
-def test_a_j_pareto_sweep_has_its_deployments_topology_and_gpus_or_requests_them(tmp_path):
+def test_a_j_pareto_sweep_is_read_with_its_topology_and_refused_without_gpus(tmp_path):
     config = "CONFIG: target=disagg-2p-tp1-1d-tp2 model=openai/gpt-oss-120b isl=4096 osl=256 gpu_count=4"
     text = "\n".join(["SWEEP_START", config, run(32, bench(2752.0, 46784.0))])
     (row,) = read_text(tmp_path, text).rows

@@ -63,7 +63,7 @@ def test_the_token_load_scorer_counts_tokens_that_a_server_would_compute():
     [(600_000, 3600, 0), (620_000, 3600, 1), (9000, 3200, 0), (9000, 3199, 1)],
     ids=["17.7 s busier", "18.3 s busier", "four fifths cached", "less cached"],
 )
-def test_prefix_affinity_keeps_a_server_with_four_fifths_cached_unless_18_s_busier(tokens, shared, best):
+def test_prefix_affinity_keeps_a_server_with_80_percent_cached_unless_18_s_busier(tokens, shared, best):
     """33,821 tokens a second."""
     profile = "prefix-affinity", "prefill"
     servers = [server(assigned_tokens=tokens, prefixes=[0]), server()]
