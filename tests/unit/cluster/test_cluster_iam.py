@@ -10,6 +10,16 @@ from llmd_oke.cluster import iam
 from llmd_oke.cluster.iam import wait_for_policies
 
 POLICY, CLUSTER, VCN = "oci:Identity/policy:Policy", "oci:ContainerEngine/cluster:Cluster", "oci:Core/vcn:Vcn"
+DYNAMIC_GROUPS = (
+    "oci:Identity/dynamicGroup:DynamicGroup",
+    "oci:Identity/domainsDynamicResourceGroup:DomainsDynamicResourceGroup",
+)
+NODES = (
+    "oci:ContainerEngine/nodePool:NodePool",
+    "oci:Core/clusterNetwork:ClusterNetwork",
+    "oci:Core/instance:Instance",
+)
+LUSTRE = "oci:Lustre/fileStorageLustreFileSystem:FileStorageLustreFileSystem"
 
 
 @pytest.fixture
@@ -34,9 +44,12 @@ def asked_of(transform: Any, type_: str) -> Any:
 
 def test_resources_that_need_rights_wait_and_policies_say_when_they_were_changed(hooks: dict[str, Any]) -> None:
     transform = wait_for_policies(60)
-    grants, waits = asked_of(transform, POLICY), asked_of(transform, CLUSTER)
-    assert (grants.after_create, grants.after_update) == (["policy-granted"], ["policy-granted"])
-    assert (waits.before_create, waits.before_update) == (["wait-for-policies"], ["wait-for-policies"])
+    for type_ in (POLICY, *DYNAMIC_GROUPS):
+        grants = asked_of(transform, type_)
+        assert (grants.after_create, grants.after_update) == (["policy-granted"], ["policy-granted"])
+    for type_ in (CLUSTER, *NODES, LUSTRE):
+        waits = asked_of(transform, type_)
+        assert (waits.before_create, waits.before_update) == (["wait-for-policies"], ["wait-for-policies"])
     assert asked_of(transform, VCN) is None
 
 
