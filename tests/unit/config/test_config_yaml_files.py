@@ -28,6 +28,8 @@ def read(text: str) -> object:
         ("08", 8),
         ("018", 18),
         ("1_000", 1000),
+        ("1__0", 10),
+        ("0_17", 15),
         ("0x1F", 31),
         (str(10**30), 1e30),
         (str(int(sys.float_info.max)), sys.float_info.max),
