@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 
@@ -28,6 +29,19 @@ class HttpAnswer:
     status: int
     content: object
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class StandIn(Protocol):
+    """Stand-in for a service, at the address `url` once it is served."""
+
+    url: str
+
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Return the answer to a request."""
+        ...
+
+
+_StandIn = TypeVar("_StandIn", bound=StandIn)
 
 
 @contextmanager
@@ -73,3 +87,11 @@ def http_server(
 def address_of(server: ThreadingHTTPServer) -> str:
     """Return the address of a server without TLS."""
     return f"http://127.0.0.1:{server.server_port}"
+
+
+@contextmanager
+def served(stand_in: _StandIn) -> Generator[_StandIn]:
+    """Let a stand-in answer requests at a free port of 127.0.0.1, until the block ends."""
+    with http_server(stand_in.answer) as server:
+        stand_in.url = address_of(server)
+        yield stand_in

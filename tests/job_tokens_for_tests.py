@@ -3,15 +3,13 @@
 import base64
 import json
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
+from http_for_tests import HttpAnswer, HttpRequest
 
 CLIENT = "exchanger:a secret"
 REQUEST_TOKEN = "a token of the job's"
@@ -95,12 +93,3 @@ class Issuers:
         token = self.signed(sub=user, tenant=TENANCY, number=len(self.issued))
         self.issued.append(token)
         return 200, {"token": token}
-
-
-@contextmanager
-def issuers() -> Generator[Issuers]:
-    """The servers, on a free port of 127.0.0.1, until the block ends."""
-    there = Issuers()
-    with http_server(there.answer) as server:
-        there.url = address_of(server)
-        yield there

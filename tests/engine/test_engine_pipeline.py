@@ -19,7 +19,8 @@ import pulumi
 import pytest
 import yaml
 from engine_servers import language_server
-from job_tokens_for_tests import CLIENT, Issuers, issuers
+from http_for_tests import served
+from job_tokens_for_tests import CLIENT, Issuers
 from llmd_base.errors import KitError
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import module_folder
@@ -116,7 +117,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
     own = {"Pulumi.yaml": PROJECT, "stacks/Pulumi.reference.yaml": yaml.safe_dump(document(stack(nodes=2)))}
     checkout = checkout_of(ROOT, tmp_path, own)
     oci = start(0, PluginOptions(time_scale=0.0001))
-    with issuers() as there, language_server(_program(network)) as address:
+    with served(Issuers()) as there, language_server(_program(network)) as address:
         pulumi_script = PULUMI.format(evidence=evidence, pulumi=engine.path, address=address)
         for name, text in (("pulumi", pulumi_script), ("gh", GH.format(artifacts=artifacts))):
             (programs / name).write_text(text)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from audit import main, programs_of_images
-from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
+from http_for_tests import HttpAnswer, HttpRequest, served
 from llmd_oke.catalogue.container_images import lock
 from llmd_oke.values import read_yaml
 
@@ -71,9 +71,7 @@ class Osv:
 
 @pytest.fixture
 def osv() -> Iterator[Osv]:
-    database = Osv()
-    with http_server(database.answer) as server:
-        database.url = address_of(server)
+    with served(Osv()) as database:
         yield database
 
 

@@ -142,8 +142,8 @@ class RdmaPorts(Entry):
 
     @field_validator("environment")
     @classmethod
-    def _has_a_gid_index(cls, variables: dict[str, str]) -> dict[str, str]:
-        if not variables.get(GID_VARIABLE, "3").isdecimal():
+    def _gid_index_is_a_number(cls, variables: dict[str, str]) -> dict[str, str]:
+        if GID_VARIABLE in variables and not variables[GID_VARIABLE].isdecimal():
             raise ValueError(f"{GID_VARIABLE} is no number")
         return variables
 

@@ -123,8 +123,10 @@ def _is_possible(context: PlannedModel, role: Role, size: int) -> bool:
     if size > context.shape.gpus or not heads_allow(context.facts, size) or not _blocks_allow(context, role, size):
         return False
     spread = spread_over_nodes(context, role, size)
-    if spread is None or lacks_virtual_functions(context.stack, context.shape):  # a problem of `rdma` or of the cluster
-        return spread is not None
+    if spread is None:
+        return False
+    if lacks_virtual_functions(context.stack, context.shape):  # a problem of `rdma` or of the cluster
+        return True
     return virtual_functions(context.stack, role, spread) <= context.shape.rdma.virtual_functions
 
 

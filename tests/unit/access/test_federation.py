@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from job_tokens_for_tests import CLIENT, TENANCY, Issuers, issuers
+from http_for_tests import served
+from job_tokens_for_tests import CLIENT, TENANCY, Issuers
 from llmd_base.errors import KitError
 from llmd_oke.access import federation
 from llmd_oke.access.federation import TokenExchange, exchange_of, job_token, signed_in
@@ -21,7 +22,7 @@ NAMES = (federation.DOMAIN, federation.CLIENT_ID, federation.CLIENT_SECRET)
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuers]:
-    with issuers() as servers:
+    with served(Issuers()) as servers:
         for name, value in servers.variables("reference").items():
             monkeypatch.setenv(name, value)
         yield servers

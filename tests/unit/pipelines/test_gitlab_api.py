@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
+from http_for_tests import HttpAnswer, HttpRequest, served
 from llmd_oke.pipelines.comment import MARK
 from stack_files import PROJECT
 
@@ -53,9 +53,7 @@ class GitLab:
 
 @pytest.fixture
 def gitlab() -> Iterator[GitLab]:
-    there = GitLab()
-    with http_server(there.answer) as server:
-        there.url = address_of(server)
+    with served(GitLab()) as there:
         yield there
 
 

@@ -43,20 +43,6 @@ PREFIXES = [
 ]
 
 
-PREFIXES = [
-    *(
-        "https://iad.ocir.io/ai",
-        "iad.ocir.io/ai/",
-        "iad.ocir.io/AI",
-        "iad.ocir.io/ai:v1",
-        "mirror",
-        "iad.ocir.io/../ai",
-    ),
-    *("iad.ocir.io/ai mirror", "user:secret@iad.ocir.io/ai", "iad.ocir.io/" + "a" * 200, ""),
-    f"iad.ocir.io/ai@sha256:{'0' * 64}",
-]
-
-
 @pytest.mark.parametrize(
     ("mirror", "path"),
     [

@@ -1,7 +1,8 @@
 from collections.abc import Iterator
 
 import pytest
-from hub_for_tests import Hub, served
+from http_for_tests import served
+from hub_for_tests import Hub
 from llmd_pods.prewarm import web
 
 
@@ -12,7 +13,7 @@ def pause_s(attempt: int) -> float:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hugging Face hub of this machine with one repository, and a bucket, which the programs of this process ask."""
-    with served() as hub:
+    with served(Hub()) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
         monkeypatch.delenv("HF_TOKEN", raising=False)

@@ -2,13 +2,12 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
+from http_for_tests import HttpAnswer, HttpRequest
 from llmd_pods.prewarm import __main__ as program
 
 COMMIT = "c" * 40
@@ -99,15 +98,6 @@ class Hub:
         body = content[start:]
         length = {"Content-Length": str(len(body)), "Connection": "close"}
         return HttpAnswer(206 if start else 200, body[: self.broken.pop(path, len(body))], length)
-
-
-@contextmanager
-def served() -> Generator[Hub]:
-    """A hub at a free port."""
-    hub = Hub()
-    with http_server(hub.answer) as server:
-        hub.url = address_of(server)
-        yield hub
 
 
 def run(cache: Path, *arguments: str) -> int:

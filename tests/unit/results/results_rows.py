@@ -1,9 +1,10 @@
 """Rows for tests."""
 
-from llmd_base.row import Basis, Origin, Quantiles, Row
+from llmd_base.row import Basis, Quantiles, Row
 from llmd_bench.files import CatalogueNames
 from llmd_oke.catalogue import gpu_names
 from llmd_oke.catalogue.models import names_by_repository
+from rows_for_tests import known_row
 
 NAMES = CatalogueNames(names_by_repository(), tuple(gpu_names()))
 """As commands give them to readers."""
@@ -12,11 +13,7 @@ NAMES = CatalogueNames(names_by_repository(), tuple(gpu_names()))
 def row(*, ttft: float = 500.0, **changes: object) -> Row:
     """A plausible row with some fields changed; `ttft` is its p95 in ms."""
     fields: dict[str, object] = {
-        "subject": "end-to-end",
         "basis": Basis.MEASURED,
-        "model": "gpt-oss-120b",
-        "gpu": "MI300X",
-        "origin": Origin(tool="test"),
         "topology": "2p-tp1-1d-tp2",
         "gpus_counted": 4,
         "input_tokens": 4096,
@@ -26,4 +23,4 @@ def row(*, ttft: float = 500.0, **changes: object) -> Row:
         "ttft_ms": Quantiles(mean=ttft / 2, p95=ttft),
         "requests": 100,
     }
-    return Row.model_validate({**fields, **changes})
+    return known_row(**{**fields, **changes})

@@ -2,12 +2,11 @@
 
 import hashlib
 import hmac
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode
 from xml.sax.saxutils import escape
 
-from http_for_tests import HttpAnswer, HttpRequest, address_of, http_server
+from http_for_tests import HttpAnswer, HttpRequest
 from llmd_bench.s3 import BucketStore, s3_store
 
 SECRET = "s3cret"
@@ -74,14 +73,6 @@ def _answer(status: int, body: bytes) -> HttpAnswer:
 
 def _etag(content: bytes) -> str:
     return f'"{hashlib.sha256(content).hexdigest()}"'
-
-
-@contextmanager
-def bucket() -> Generator[Bucket]:
-    made = Bucket()
-    with http_server(made.answer) as server:
-        made.url = address_of(server)
-        yield made
 
 
 def store_in(url: str, prefix: str = "team a", secret: str = SECRET) -> BucketStore:

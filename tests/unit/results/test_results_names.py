@@ -4,6 +4,7 @@ import gzip
 import zlib
 
 import pytest
+from http_for_tests import served
 from llmd_base import config_maps
 from llmd_base.errors import KitError
 from llmd_bench.files import Hints, row_json
@@ -13,7 +14,7 @@ from llmd_bench.load import pod_load
 from llmd_oke.operations.load import LoadFolder, LoadMeasurement, store_load
 from llmd_pods.prewarm.places import UnsafeNameError, inside
 from results_rows import row
-from s3_service import bucket, store_in
+from s3_service import Bucket, store_in
 
 TIME = "20260301T120000Z"
 ROWS = f"dev/{TIME}/rows.jsonl"
@@ -94,7 +95,7 @@ def test_circular_symbolic_links_in_a_results_folder_are_refused(tmp_path):
 
 
 def test_a_bucket_with_an_unsafe_name_is_refused_with_the_name(tmp_path):
-    with bucket() as service:
+    with served(Bucket()) as service:
         service.files[f"kit/{ROWS}"] = row_json(row()).encode()
         service.files[f"kit/dev/{TIME}/../../../evil"] = b"x"
         with pytest.raises(KitError, match=r"invalid path: .*\.\./\.\./\.\./evil"):

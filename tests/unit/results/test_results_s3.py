@@ -1,16 +1,17 @@
 import sys
 
 import pytest
+from http_for_tests import served
 from llmd_base.errors import KitError
 from llmd_bench import s3
 from llmd_bench.history import open_store
 from llmd_bench.s3 import s3_store
-from s3_service import bucket, store_in
+from s3_service import Bucket, store_in
 
 
 @pytest.fixture
 def service():
-    with bucket() as server:
+    with served(Bucket()) as server:
         yield server
 
 
@@ -63,7 +64,7 @@ def test_an_oversized_object_or_a_bucket_with_too_many_files_is_refused(service,
 
 
 def test_an_unreachable_object_storage_is_an_error():
-    with bucket() as closed:
+    with served(Bucket()) as closed:
         mine = store_in(closed.url)
     with pytest.raises(KitError, match="error sending request"):
         mine.names("")
